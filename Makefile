@@ -1,0 +1,58 @@
+# Two commands do everything on a fresh machine:  make demo   and   make test.
+# Both need Python 3.11+, make and a C compiler, nothing else.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+DEMO   ?= demo-out
+JOBS   ?= 2
+
+.PHONY: setup demo test check bench docs browser-test reliability-test slow-test lock clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The stamp holds the hash of everything an install depends on, so a second `make setup` is instant
+# and a change to pyproject.toml, the lock or the interpreter is never missed.
+setup: ## create .venv and install (instant when nothing changed)
+	@want=$$( (cat pyproject.toml constraints.txt; $(PYTHON) --version) | sha256sum | cut -d' ' -f1); \
+	if [ "$$(cat $(STAMP) 2>/dev/null)" != "$$want" ]; then \
+	  set -e; \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "MARBLE needs Python 3.11 or newer: make setup PYTHON=python3.12")'; \
+	  [ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); \
+	  $(BIN)/python -m pip install --quiet --no-compile --prefer-binary -c constraints.txt -e '.[dev]'; \
+	  echo "$$want" > $(STAMP); \
+	fi
+
+demo: setup ## made-up slides -> bags -> runs -> report, then print where it is
+	$(BIN)/marble demo --out $(DEMO)
+
+test: setup ## the tests (about 10 minutes on two cores)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+check: setup ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## speed and memory as ratios against peers and limits
+	$(BIN)/marble bench model --json bench-out/model.json
+
+docs: setup ## the documentation site, into site/
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+reliability-test: setup ## crash, corruption and resource gates
+	$(BIN)/python -m pytest -m reliability --timeout 3600
+
+slow-test: setup ## what takes minutes
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+browser-test: setup ## the viewer in a real browser
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest -m browser --timeout 600
+
+clean: ## remove everything that was made
+	rm -rf $(VENV) site demo-out bench-out test-artifacts .mypy_cache .ruff_cache

@@ -1,0 +1,26 @@
+"""Options and markers shared by all tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--golden",
+        default=str(ROOT / "tests" / "data" / "golden"),
+        help="folder of golden cases, one sub-folder per system (default: the committed subset)",
+    )
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real slides, bags and tables, for tests that can use it; such tests are skipped without it."""
+    folder = ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("needs the folder of real data")
+    return folder

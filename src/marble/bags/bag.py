@@ -1,0 +1,221 @@
+"""`Bag`: every level's tokens of one slide, with their cells and parents.
+
+What holds for every bag that exists, because it is checked when one is made and when one is loaded:
+
+* levels go from coarsest (k = 0) to finest; none is empty; all numbers are finite;
+* a cell (row, col) occurs once in its level;
+* `cells[k-1][parent] == cells[k] // ratio` with one integer ratio between neighbouring levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marble.bags.provenance import Provenance
+from marble.errors import BagError, NonFiniteError
+
+FEATURE_DTYPES = (torch.float16, torch.float32, torch.float64)
+MAX_RATIO = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """The tokens of one magnification.
+
+    Args:
+        features: (T, D) float16, float32 or float64; a numpy array is taken as it is, without copying.
+        cells: (T, 2) integer (row, col) in this level's lattice.
+        parent: (T,) index into the next coarser level; None for the coarsest.
+        ratio: how many of these cells lie side by side in one parent; found from the cells when not given.
+    """
+
+    features: Tensor
+    cells: Tensor
+    parent: Tensor | None = None
+    ratio: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", _tensor(self.features))
+        object.__setattr__(self, "cells", _tensor(self.cells).to(torch.int32))
+        if self.parent is not None:
+            object.__setattr__(self, "parent", _tensor(self.parent).to(torch.int64))
+
+    def __len__(self) -> int:
+        return int(self.features.shape[0])
+
+    @property
+    def dim(self) -> int:
+        return int(self.features.shape[1])
+
+    def take(self, index: Tensor, parent: Tensor | None) -> Level:
+        """The tokens at `index` (T',), with their new parents."""
+        return replace(self, features=self.features[index], cells=self.cells[index], parent=parent)
+
+
+@dataclass(frozen=True, eq=False)
+class Bag:
+    """All levels of one slide, coarsest first.
+
+    Args:
+        slide_id: the slide's name; always a string.
+        levels: one :class:`Level` per magnification, coarsest first.
+        provenance: where the numbers come from.
+        checked: set by code that derives a bag from a valid one and keeps the rules by construction.
+    """
+
+    slide_id: str
+    levels: tuple[Level, ...]
+    provenance: Provenance = field(default_factory=Provenance)
+    checked: bool = field(default=False, repr=False)
+
+    def __init__(
+        self,
+        slide_id: str,
+        levels: Sequence[Level],
+        provenance: Provenance | None = None,
+        *,
+        checked: bool = False,
+    ) -> None:
+        object.__setattr__(self, "slide_id", slide_id)
+        object.__setattr__(self, "levels", tuple(levels))
+        object.__setattr__(self, "provenance", provenance or Provenance())
+        object.__setattr__(self, "checked", True)
+        if not checked:
+            object.__setattr__(self, "levels", _validated(slide_id, self.levels))
+
+    @property
+    def finest(self) -> Level:
+        return self.levels[-1]
+
+    @property
+    def depth(self) -> int:
+        """How many levels there are."""
+        return len(self.levels)
+
+    def with_levels(self, levels: Sequence[Level]) -> Bag:
+        """This slide with other levels that are known to keep the rules."""
+        return Bag(self.slide_id, levels, self.provenance, checked=True)
+
+    def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Bag:
+        """The same bag on another device or with features of another dtype."""
+        return self.with_levels(
+            [
+                replace(
+                    level,
+                    features=level.features.to(device=device, dtype=dtype),
+                    cells=level.cells.to(device=device),
+                    parent=None if level.parent is None else level.parent.to(device=device),
+                )
+                for level in self.levels
+            ]
+        )
+
+    def ancestors(self, level: int) -> Tensor:
+        """(T_finest,) index, in `level`, of each finest tile's ancestor."""
+        index = torch.arange(len(self.finest))
+        for k in range(self.depth - 1, level, -1):
+            parent = self.levels[k].parent
+            assert parent is not None
+            index = parent[index]
+        return index
+
+    def __repr__(self) -> str:
+        shape = ", ".join(f"{len(level)}x{level.dim}" for level in self.levels)
+        return f"Bag({self.slide_id!r}, [{shape}])"
+
+
+def _tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
+def _validated(slide_id: str, levels: tuple[Level, ...]) -> tuple[Level, ...]:
+    """Check every rule; return the levels with their ratios filled in."""
+    if not isinstance(slide_id, str) or not slide_id:
+        raise BagError(f"slide_id must be a non-empty string, got {slide_id!r}")
+    if not levels:
+        raise BagError("a bag needs at least one level", where=slide_id)
+    checked: list[Level] = []
+    for k, level in enumerate(levels):
+        where = f"{slide_id}, level {k}"
+        _check_tokens(level, where)
+        checked.append(_check_parents(level, checked[-1] if checked else None, where))
+    return tuple(checked)
+
+
+def _check_tokens(level: Level, where: str) -> None:
+    features, cells = level.features, level.cells
+    if features.ndim != 2 or features.dtype not in FEATURE_DTYPES:
+        raise BagError(
+            f"features must be (T, D) of float16, float32 or float64, got {tuple(features.shape)} {features.dtype}",
+            where=where,
+        )
+    if features.shape[0] == 0 or features.shape[1] == 0:
+        raise BagError("features are empty: a bag without tokens predicts nothing", where=where)
+    if cells.shape != (features.shape[0], 2):
+        raise BagError(f"cells must be ({features.shape[0]}, 2), got {tuple(cells.shape)}", where=where)
+    # A sum is finite only if all terms are; the exact search runs only when something is wrong.
+    if not torch.isfinite(features.sum(dtype=torch.float64)):
+        bad = (~torch.isfinite(features)).any(dim=1).nonzero()
+        if len(bad):
+            raise NonFiniteError(f"features hold NaN or infinity in row {int(bad[0])} ({len(bad)} rows)", where=where)
+    keys = cell_keys(cells)
+    if len(torch.unique(keys)) != len(keys):
+        order = torch.sort(keys, stable=True).indices
+        same = (keys[order][1:] == keys[order][:-1]).nonzero()[0]
+        row, col = cells[order[same]].flatten().tolist()
+        raise BagError(f"cell ({row}, {col}) occurs more than once", where=where)
+
+
+def _check_parents(level: Level, above: Level | None, where: str) -> Level:
+    if above is None:
+        if level.parent is not None:
+            raise BagError("the coarsest level has no parents, but 'parent' was given", where=where)
+        return replace(level, ratio=None)
+    parent = level.parent
+    if parent is None:
+        raise BagError("'parent' is missing: every level but the coarsest needs it", where=where)
+    if parent.shape != (len(level),):
+        raise BagError(f"parent must be ({len(level)},), got {tuple(parent.shape)}", where=where)
+    if int(parent.min()) < 0 or int(parent.max()) >= len(above):
+        row = int(((parent < 0) | (parent >= len(above))).nonzero()[0])
+        raise BagError(
+            f"parent {int(parent[row])} of row {row} is out of range; the level above has {len(above)} tiles",
+            where=where,
+        )
+    above_cells = above.cells[parent]
+    candidates = [level.ratio] if level.ratio is not None else _ratios(level.cells, above_cells)
+    for ratio in candidates:
+        if torch.equal(torch.div(level.cells, ratio, rounding_mode="floor"), above_cells):
+            return replace(level, ratio=ratio)
+    if level.ratio is not None:
+        off = torch.div(level.cells, level.ratio, rounding_mode="floor") != above_cells
+        row = int(off.any(dim=1).nonzero()[0])
+        raise BagError(
+            f"row {row}: cell {level.cells[row].tolist()} // {level.ratio} is not its parent's cell "
+            f"{above_cells[row].tolist()}",
+            where=where,
+        )
+    raise BagError(
+        f"parents do not follow the cells: no integer ratio from 1 to {MAX_RATIO} fits cells // ratio == cells[parent]",
+        where=where,
+        hint="Both levels must lie on one nested lattice; `marble import` builds one from other tools' coordinates",
+    )
+
+
+def _ratios(cells: Tensor, above_cells: Tensor) -> list[int]:
+    """Ratios worth trying: the one the largest coordinates point to first, so the usual bag is checked once."""
+    fine, coarse = int(cells.abs().max()), int(above_cells.abs().max())
+    guess = round(fine / coarse) if coarse else fine + 1
+    return sorted(range(1, MAX_RATIO + 1), key=lambda ratio: (abs(ratio - guess), ratio))
+
+
+def cell_keys(cells: Tensor) -> Tensor:
+    """(T,) one int64 per cell whose order is row-major."""
+    wide = cells.to(torch.int64)
+    return wide[:, 0] * (1 << 32) + wide[:, 1]

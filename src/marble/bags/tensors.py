@@ -1,0 +1,121 @@
+"""Safetensors files, read by memory map after their header has been checked byte by byte.
+
+A safetensors file is an 8-byte length, a JSON header, and raw numbers. Nothing in it is executable, but a hostile or
+damaged header can still claim sizes, overlaps or offsets that are not there, so nothing is mapped before every claim
+has been compared with the file.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from marble.errors import IntegrityError
+from marble.specs import canonical_json
+
+METADATA_KEY = "marble"
+MAX_HEADER_BYTES = 16 << 20
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "F16": np.dtype("<f2"),
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+
+
+def to_bytes(tensors: Mapping[str, Tensor], metadata: object) -> bytes:
+    """Serialise; `metadata` is kept as one canonical-JSON entry, so equal content gives equal bytes."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return save(contiguous, {METADATA_KEY: canonical_json(metadata).decode()})
+
+
+def map_file(path: str | Path) -> tuple[dict[str, Tensor], Any]:
+    """Return every tensor as a view of the memory-mapped file (copy-on-write), and the metadata."""
+    entries, metadata, data_start = read_header(path)
+    raw = np.memmap(path, mode="c", dtype=np.uint8)
+    tensors: dict[str, Tensor] = {}
+    for name, (dtype, shape, begin, end) in entries.items():
+        flat = raw[data_start + begin : data_start + end].view(dtype)
+        tensors[name] = torch.from_numpy(flat.reshape(shape))
+    return tensors, metadata
+
+
+def read_header(path: str | Path) -> tuple[dict[str, tuple[np.dtype[Any], tuple[int, ...], int, int]], Any, int]:
+    """Parse and check the header: {name: (dtype, shape, begin, end)}, metadata, and where the data starts."""
+    size = Path(path).stat().st_size
+    with open(path, "rb") as file:
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise _bad(path, "shorter than its own header")
+        (length,) = struct.unpack("<Q", prefix)
+        if length > min(MAX_HEADER_BYTES, size - 8):
+            raise _bad(path, f"not a safetensors file: header length {length} does not fit a file of {size} bytes")
+        text = file.read(length)
+    try:
+        header = json.loads(text, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, f"not a safetensors file: its header is not valid JSON ({error})") from None
+    if not isinstance(header, dict):
+        raise _bad(path, "not a safetensors file: its header is not a JSON object")
+    metadata = header.pop("__metadata__", None)
+    entries = {name: _entry(path, name, entry) for name, entry in header.items()}
+    _check_layout(path, entries, size - 8 - length)
+    return entries, _metadata(path, metadata), 8 + length
+
+
+def _entry(path: str | Path, name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+    try:
+        dtype = _DTYPES[entry["dtype"]]
+        shape = tuple(entry["shape"])
+        begin, end = entry["data_offsets"]
+        whole = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+    except (KeyError, TypeError, ValueError):
+        raise _bad(path, f"tensor '{name}' has a malformed or unsupported header entry") from None
+    if not whole or end - begin != prod(shape) * dtype.itemsize:
+        raise _bad(path, f"tensor '{name}': shape {shape} does not fit its {end} - {begin} bytes")
+    return dtype, shape, begin, end
+
+
+def _check_layout(path: str | Path, entries: Mapping[str, tuple[Any, Any, int, int]], data_bytes: int) -> None:
+    at = 0
+    for name, (_, _, begin, end) in sorted(entries.items(), key=lambda item: item[1][2:]):
+        if begin != at:
+            raise _bad(path, f"tensor '{name}' starts at byte {begin}, expected {at}: tensors overlap or leave gaps")
+        at = end
+    if at != data_bytes:
+        raise _bad(path, f"truncated or padded: header describes {at} bytes of data, the file holds {data_bytes}")
+
+
+def _metadata(path: str | Path, metadata: Any) -> Any:
+    if metadata is None:
+        return None
+    text = metadata.get(METADATA_KEY) if isinstance(metadata, dict) else None
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        raise _bad(path, f"metadata entry '{METADATA_KEY}' is not valid JSON") from None
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _bad(path: str | Path, what: str) -> IntegrityError:
+    return IntegrityError(what, where=path, hint="Make or copy the file again; `marble verify` lists every damaged one")

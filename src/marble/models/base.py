@@ -1,0 +1,147 @@
+"""The contract every model keeps: `forward(bag) -> Output`, one bag at a time.
+
+No masks, flags or labels go into `forward`: training, prediction and heatmaps call the same line. What a model wants
+done to a bag before a training step it says in `augment`; what its authors did to train it is its `authors_recipe`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from marble.bags.bag import Bag, Level
+from marble.errors import BagError, InputError
+
+NO_DECAY = ("A_log", "D", "dt_bias", "A_b_log", "D_b")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A further supervised prediction of the same target (an instance stream, a pseudo-bag)."""
+
+    name: str
+    logits: Tensor  # (outputs,)
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a model says about one bag."""
+
+    logits: Tensor  # (outputs,)
+    embedding: Tensor  # (E,) the slide's vector before the last layer
+    attention: Tensor  # (T,) >= 0, sums to 1 over bag.levels[level]
+    level: int
+    side: tuple[Side, ...] = ()
+    logits_weight: float = 1.0  # of the main prediction, beside those of `side`
+    hidden: dict[str, Tensor] = field(default_factory=dict)  # what `extra_loss` needs, nothing else reads it
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: everything that is not the model and not the data."""
+
+    optimizer: Literal["adamw", "adam", "lookahead-radam", "lookahead-adam"] = "adamw"
+    lr: float = 3e-5
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 1e-2
+    schedule: Literal["warmup-cosine", "cosine", "constant", "multistep", "plateau"] = "warmup-cosine"
+    lr_min: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.2
+    warmup: int = 5
+    epochs: int = 30
+    patience: int = 10
+    patience_from: int = 0  # early stopping never before this epoch
+    select_by: Literal["metric", "loss"] = "metric"
+    accumulate: int = 1
+    clip: float | None = 1.0
+    clip_per_group: bool = False
+    class_loss: Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities"] = "cross-entropy"
+    survival_loss: Literal["cox", "nll"] = "cox"
+    sampling: Literal["shuffle", "weighted"] = "shuffle"
+    decay_exempt: bool = True  # biases, norms and SSM parameters are kept out of weight decay
+
+
+COMMON = Recipe()
+
+
+class BagModel(nn.Module):
+    """Base of every model.
+
+    Args:
+        dim: width of the tokens.
+        outputs: number of logits (classes, 1 for a Cox risk, bins for discrete time).
+        level: which level a single-scale model reads; counted from the finest if negative.
+    """
+
+    #: whether the order of tokens changes the result; then a prediction averages over fixed orders
+    order_sensitive: ClassVar[bool] = False
+    #: how the model's authors trained it (`recipe = "authors"`)
+    authors_recipe: ClassVar[Recipe] = COMMON
+
+    def __init__(self, dim: int, outputs: int, level: int = -1) -> None:
+        super().__init__()
+        if dim < 1 or outputs < 1:
+            raise InputError(f"dim and outputs must be positive, got {dim} and {outputs}")
+        self.dim, self.outputs, self.level = dim, outputs, level
+
+    def forward(self, bag: Bag) -> Output:
+        raise NotImplementedError
+
+    def __call__(self, bag: Bag) -> Output:
+        output: Output = super().__call__(bag)
+        return output
+
+    def augment(self, bag: Bag, rng: torch.Generator) -> Bag:
+        """What is done to a bag before each training step; nothing, unless the model's paper says so."""
+        return bag
+
+    def extra_loss(self, out: Output, label: int) -> Tensor | None:
+        """A further loss that needs the class label (CLAM's instance clustering); None for everyone else."""
+        return None
+
+    def optimizer_groups(self) -> list[list[tuple[str, nn.Parameter]]]:
+        """Named parameters in groups that are clipped apart from each other (DTFD's two tiers); one by default."""
+        return [list(self.named_parameters())]
+
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.parameters())
+
+    # ---- for subclasses ----------------------------------------------------------------------------------------
+
+    def tokens(self, bag: Bag) -> Tensor:
+        """(T, D) tokens of this model's level, in the dtype of its weights."""
+        return self.cast(self.pick(bag), bag)
+
+    def pick(self, bag: Bag) -> Level:
+        return bag.levels[self.level_of(bag)]
+
+    def level_of(self, bag: Bag) -> int:
+        """This model's level as an index into `bag.levels`."""
+        k = self.level if self.level >= 0 else bag.depth + self.level
+        if not 0 <= k < bag.depth:
+            raise BagError(f"model reads level {self.level}, but the bag has {bag.depth} levels", where=bag.slide_id)
+        return k
+
+    def cast(self, level: Level, bag: Bag) -> Tensor:
+        if level.dim != self.dim:
+            raise BagError(
+                f"tokens are {level.dim} wide, the model was built for {self.dim}",
+                where=bag.slide_id,
+                hint="Build the model with dim= the width of the encoder that made the bags",
+            )
+        return level.features.to(next(self.parameters()).dtype)
+
+
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two optimiser groups: weights of two or more axes decay; biases, norms and SSM parameters do not."""
+    decay: list[nn.Parameter] = []
+    keep: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        exempt = parameter.ndim < 2 or name.rsplit(".", 1)[-1] in NO_DECAY
+        (keep if exempt else decay).append(parameter)
+    return [{"params": decay, "weight_decay": weight_decay}, {"params": keep, "weight_decay": 0.0}]

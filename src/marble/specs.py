@@ -1,0 +1,112 @@
+"""Settings: frozen, strict, and identified by a fingerprint over every field.
+
+A stage's artefact is stored under the fingerprint of its spec. Because the fingerprint covers *all* fields, defaults
+included, changing any choice can never pick up an artefact made with another one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from marble.errors import SpecError
+
+
+class Spec(BaseModel):
+    """Base of every group of settings: immutable, no unknown keys, TOML in and out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    def fingerprint(self) -> str:
+        """16 hex digits that change when any field changes."""
+        payload = canonical_json({"spec": type(self).__name__, "fields": self.model_dump(mode="json")})
+        return hashlib.sha256(payload).hexdigest()[:16]
+
+    @classmethod
+    def parse(cls, values: dict[str, Any], *, where: object = None) -> Self:
+        """Check `values`, turning the first fault into a :class:`SpecError` that names the field."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise _explain(cls, error, where) from None
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Self:
+        """Read and check a TOML file."""
+        return cls.parse(read_toml(path), where=path)
+
+    def to_toml(self) -> str:
+        """The settings as TOML text that :meth:`from_toml` reads back equal (fields that are None are left out)."""
+        body = self.model_dump(mode="json", exclude_none=True)
+        return "".join(f"{key} = {_toml(value)}\n" for key, value in body.items())
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file; a syntax error names the file and the line."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError("no such file", where=path) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"not valid TOML: {error}", where=path) from None
+
+
+def canonical_json(value: object) -> bytes:
+    """JSON with sorted keys, no spaces and no NaN: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def unknown_choice(what: str, given: str, valid: list[str]) -> str:
+    """One sentence for a name that is not in a list: the nearest match, then all of them."""
+    near = difflib.get_close_matches(given, valid, n=1)
+    guess = f"; did you mean '{near[0]}'?" if near else ""
+    return f"unknown {what} '{given}'{guess} Valid: {', '.join(valid)}"
+
+
+def _explain(cls: type[BaseModel], error: ValidationError, where: object) -> SpecError:
+    fault = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        owner = _owner(cls, fault["loc"][:-1])
+        what = unknown_choice("key", str(fault["loc"][-1]), sorted(owner.model_fields))
+        return SpecError(f"{field}: {what}" if len(fault["loc"]) > 1 else what, where=where)
+    return SpecError(f"field '{field}': {fault['msg']} (got {fault['input']!r})", where=where)
+
+
+def _owner(cls: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel]:
+    """The spec class that the path `loc` leads to, as far as the annotations show it."""
+    for part in loc:
+        if isinstance(part, str) and part in cls.model_fields:
+            found = _spec_in(cls.model_fields[part].annotation)
+            cls = found or cls
+    return cls
+
+
+def _spec_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        if (found := _spec_in(inner)) is not None:
+            return found
+    return None
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)  # a JSON string is a valid TOML basic string
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, dict):
+        inside = ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items() if item is not None)
+        return "{ " + inside + " }" if inside else "{}"
+    raise TypeError(f"no TOML form for {type(value).__name__}")
