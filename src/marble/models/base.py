@@ -6,6 +6,7 @@ done to a bag before a training step it says in `augment`; what its authors did 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -82,6 +83,10 @@ class BagModel(nn.Module):
     order_sensitive: ClassVar[bool] = False
     #: how the model's authors trained it (`recipe = "authors"`)
     authors_recipe: ClassVar[Recipe] = COMMON
+    #: prefix in the original repository's state dict -> prefix in ours
+    reference_names: ClassVar[Mapping[str, str]] = {}
+    #: prefixes of tensors in original checkpoints that are not part of the model
+    reference_ignored: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, dim: int, outputs: int, level: int = -1) -> None:
         super().__init__()
@@ -103,6 +108,11 @@ class BagModel(nn.Module):
     def extra_loss(self, out: Output, label: int) -> Tensor | None:
         """A further loss that needs the class label (CLAM's instance clustering); None for everyone else."""
         return None
+
+    @classmethod
+    def reference_sizes(cls, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
+        """(dim, outputs) of an original checkpoint, read from its tensors."""
+        raise InputError(f"{cls.__name__} has no original checkpoints to load")
 
     def optimizer_groups(self) -> list[list[tuple[str, nn.Parameter]]]:
         """Named parameters in groups that are clipped apart from each other (DTFD's two tiers); one by default."""

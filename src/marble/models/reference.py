@@ -1,0 +1,51 @@
+"""Checkpoints of the original repositories, turned into our models.
+
+Every model says how its original names map to ours (`reference_names`, by prefix) and how to read its sizes from the
+tensors (`reference_sizes`). Loading is strict: a tensor that has no place is an error, not a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from marble.errors import InputError
+from marble.models import build, model_class
+from marble.models.base import BagModel
+
+
+def load_reference(name: str, tensors: Mapping[str, Tensor], **options: Any) -> BagModel:
+    """Build model `name` from a state dict with the original repository's names.
+
+    Args:
+        name: a name in `MODELS`.
+        tensors: the original state dict.
+        options: the model's own options, where the checkpoint was trained with others than the defaults.
+    """
+    kind = model_class(name)
+    wanted = {key: value for key, value in tensors.items() if not key.startswith(kind.reference_ignored)}
+    try:
+        dim, outputs = kind.reference_sizes(wanted)
+    except KeyError as error:
+        raise InputError(f"not a checkpoint of '{name}': tensor {error} is missing") from None
+    model = build(name, dim, outputs, **options)
+    try:
+        model.load_state_dict(renamed(wanted, kind.reference_names), strict=True)
+    except RuntimeError as error:
+        raise InputError(
+            f"checkpoint does not fit model '{name}': {error}",
+            hint="Pass the options it was trained with, as keyword arguments",
+        ) from None
+    return model.to(next(iter(wanted.values())).dtype)
+
+
+def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """Replace in every key the longest prefix found in `names`; keys without one stay."""
+    longest_first = sorted(names, key=len, reverse=True)
+    found: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        prefix = next((p for p in longest_first if key.startswith(p)), None)
+        found[key if prefix is None else names[prefix] + key.removeprefix(prefix)] = tensor
+    return found
