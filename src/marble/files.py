@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -21,6 +22,7 @@ from marble.errors import InputError, IntegrityError
 from marble.specs import canonical_json
 
 PART = ".part"
+_OWNER = re.compile(r"\.(?P<host>\w+)\.(?P<pid>\d+)\.[0-9a-f]{8}\.part$")
 _HOST = "".join(c for c in socket.gethostname() if c.isalnum())[:24] or "host"
 
 
@@ -101,8 +103,8 @@ def sweep(folder: str | Path) -> int:
     removed = 0
     root = Path(folder)
     for part in root.glob(f".*{PART}") if root.is_dir() else ():
-        *_, host, pid, _token = part.name.removesuffix(PART).rsplit(".", 3)
-        if host != _HOST or not pid.isdigit() or _is_alive(int(pid)):
+        owner = _OWNER.search(part.name)
+        if owner is None or owner["host"] != _HOST or _is_alive(int(owner["pid"])):
             continue
         if part.is_dir():
             shutil.rmtree(part, ignore_errors=True)

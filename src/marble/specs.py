@@ -65,7 +65,7 @@ def canonical_json(value: object) -> bytes:
 def unknown_choice(what: str, given: str, valid: list[str]) -> str:
     """One sentence for a name that is not in a list: the nearest match, then all of them."""
     near = difflib.get_close_matches(given, valid, n=1)
-    guess = f"; did you mean '{near[0]}'?" if near else ""
+    guess = f"; did you mean '{near[0]}'?" if near else "."
     return f"unknown {what} '{given}'{guess} Valid: {', '.join(valid)}"
 
 

@@ -53,6 +53,7 @@ class Recipe:
     lr_min: float = 0.0
     milestones: tuple[int, ...] = ()
     gamma: float = 0.2
+    plateau_patience: int = 5
     warmup: int = 5
     epochs: int = 30
     patience: int = 10

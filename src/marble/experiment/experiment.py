@@ -1,0 +1,232 @@
+"""`Experiment`: an experiment file turned into a list of runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from marble import files
+from marble.bags.store import BagStore
+from marble.cohorts.cohort import Cohort, Unit
+from marble.cohorts.cohort import Survival as SurvivalTarget
+from marble.cohorts.splitfiles import read_splits
+from marble.cohorts.splits import Split, holdout, kfold
+from marble.cohorts.tables import read_cohort
+from marble.errors import InputError, RunError, SpecError
+from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
+from marble.experiment.stores import find_store
+from marble.models import COMMON, Recipe, model_class, model_options
+from marble.specs import canonical_json, unknown_choice
+from marble.synthetic.cohort import KINDS, write_cohort
+from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec
+from marble.training.run import PlannedRun, TestCases
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment file, and the folder its relative paths start from."""
+
+    spec: ExperimentSpec
+    name: str
+    home: Path
+
+    @staticmethod
+    def load(path: str | Path) -> Experiment:
+        """Read and check an experiment file; every name and option in it is checked before anything runs."""
+        path = Path(path)
+        spec = ExperimentSpec.from_toml(path)
+        keys = Counter(model.key for model in spec.models)
+        twice = [key for key, count in keys.items() if count > 1]
+        if twice:
+            raise SpecError(f"two models are called '{twice[0]}'", where=path, hint="Give one of them a `label`")
+        for model in spec.models:
+            valid = sorted(model_options(model.name))
+            for key in (*model.options, *model.choose):
+                if key not in valid:
+                    raise SpecError(unknown_choice(f"option of model '{model.name}'", key, valid), where=path)
+        return Experiment(spec, spec.name or path.stem, path.resolve().parent)
+
+    def cohort(self, out: Path) -> Cohort:
+        """The patients; a synthetic cohort is made below `out` on first use."""
+        spec = self.spec.cohort if isinstance(self.spec.cohort, CohortSpec) else CohortSpec(path=self.spec.cohort)
+        if spec.path.startswith(SYNTHETIC):
+            path, _ = self._synthetic(spec, out)
+        else:
+            path = self.home / spec.path
+        found = read_cohort(
+            path,
+            task=self.spec.task,
+            label=spec.label,
+            time=spec.time,
+            event=spec.event,
+            event_coding=spec.event_coding,
+            slide_table=None if spec.slide_table is None else self.home / spec.slide_table,
+            scored_by=spec.scored_by,
+            classes=spec.classes,
+            drop=spec.drop,
+        )
+        if found.task != self.spec.task:
+            raise InputError(f"the table is for {found.task}, the experiment for {self.spec.task}", where=path)
+        return found
+
+    def store(self, out: Path) -> BagStore:
+        """The bags the experiment is about."""
+        if self.spec.bags.store is None:
+            spec = self.spec.cohort if isinstance(self.spec.cohort, CohortSpec) else CohortSpec(path=self.spec.cohort)
+            if not spec.path.startswith(SYNTHETIC):
+                raise SpecError("bags.store is missing", where=self.name, hint='Say `bags = { store = "bags/" }`')
+            return self._synthetic(spec, out)[1]
+        return find_store(self.home / self.spec.bags.store, self.spec.bags.magnifications, self.spec.bags.encoder)
+
+    def splits(self, cohort: Cohort) -> list[Split]:
+        spec = self.spec.split
+        if spec.scheme == "holdout":
+            return list(holdout(cohort, repeats=spec.repeats, seed=spec.seed, by_site=spec.by_site))
+        if spec.scheme == "kfold":
+            return list(kfold(cohort, folds=spec.folds, repeats=spec.repeats, seed=spec.seed, by_site=spec.by_site))
+        if spec.files is None:
+            raise SpecError('split.files is missing for scheme "files"', where=self.name)
+        return list(read_splits(self.home / spec.files, cohort))
+
+    def plan(self, out: str | Path, threads: int = 1, allow_drift: bool = False) -> list[PlannedRun]:
+        """Every run of the experiment, model by model within each split, with the held-out patients' files."""
+        out = Path(out)
+        cohort, store = self.cohort(out), self.store(out)
+        have = set(store.slide_ids())
+        counts = _account(cohort, store, have)
+        planned = []
+        for split in self.splits(cohort):
+            parts = {part: _cases(cohort, set(getattr(split, part)), have) for part in ("train", "val", "test")}
+            for part, cases in parts.items():
+                if not cases:
+                    raise RunError(f"no {part} patient has a bag", where=f"{self.name}, repeat {split.repeat}")
+            test = files.publish_json(
+                out / self.name / "held-out" / f"{split.repeat}.json",
+                TestCases(cases=tuple(parts["test"])).model_dump(mode="json"),
+            )
+            bags = _bags_hash(store, parts)
+            for model in self.spec.models:
+                for variant, options in _variants(model):
+                    job = self._job(model, options, cohort, store, split, parts, bags, threads)
+                    about = {
+                        "experiment": self.name,
+                        "model": model.key,
+                        "variant": variant,
+                        "repeat": split.repeat,
+                        "scheme": self.spec.split.scheme,
+                        "slides": counts,
+                        "scored_by": cohort.scored_by,
+                        "paper": self.spec.paper.get(model.key, {}),
+                    }
+                    folder = (
+                        out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
+                    )
+                    planned.append(
+                        PlannedRun(folder=str(folder), job=job, test=str(test), about=about, allow_drift=allow_drift)
+                    )
+        return planned
+
+    def _job(
+        self,
+        model: ModelSpec,
+        options: dict[str, Any],
+        cohort: Cohort,
+        store: BagStore,
+        split: Split,
+        parts: dict[str, list[CaseSpec]],
+        bags: str,
+        threads: int,
+    ) -> FitJob:
+        record = store.record(parts["train"][0].slides[0])
+        if "levels" in model_options(model.name) and "levels" not in options:
+            options = {**options, "levels": len(record.levels)}
+        name = model.recipe or self.spec.train.recipe
+        recipe = self._recipe(model.name, name)
+        return FitJob(
+            model=model.name,
+            options=options,
+            dim=record.levels[-1].dim,
+            task=TaskSpec(
+                name=self.spec.task,
+                classes=cohort.classes,
+                class_loss=recipe.class_loss,
+                class_weights=self.spec.train.class_weights,
+                survival_loss=recipe.survival_loss,
+                risk_set=self.spec.train.risk_set,
+            ),
+            recipe=recipe,
+            recipe_name=name,
+            store=str(store.root),
+            bags_sha256=bags,
+            train=tuple(parts["train"]),
+            val=tuple(parts["val"]),
+            split=split.fingerprint(),
+            seed=self.spec.split.seed + split.repeat,
+            orders=self.spec.train.orders,
+            val_orders=self.spec.train.val_orders,
+            threads=threads,
+        )
+
+    def _recipe(self, model: str, name: str) -> Recipe:
+        if name == "authors":
+            return model_class(model).authors_recipe
+        return replace(COMMON, **self.spec.train.changes())
+
+    def _synthetic(self, spec: CohortSpec, out: Path) -> tuple[Path, BagStore]:
+        kind = spec.path.removeprefix(SYNTHETIC)
+        for known in KINDS:
+            if kind == known:
+                return write_cohort(out / self.name / "cohort", known, spec.patients)
+        raise SpecError(unknown_choice("synthetic cohort", kind, list(KINDS)), where=self.name)
+
+
+def _cases(cohort: Cohort, patients: set[str], have: set[str]) -> list[CaseSpec]:
+    """The scored units of these patients, with those of their slides that have a bag."""
+    cases = []
+    for unit in cohort.units():
+        slides = tuple(slide for slide in unit.slides if slide in have)
+        if unit.case_id in patients and slides:
+            cases.append(CaseSpec(case_id=unit.case_id, slides=slides, target=_target(unit)))
+    return cases
+
+
+def _target(unit: Unit) -> TargetSpec:
+    if isinstance(unit.target, SurvivalTarget):
+        return TargetSpec(time=unit.target.time, event=unit.target.event)
+    return TargetSpec(label=unit.target)
+
+
+def _account(cohort: Cohort, store: BagStore, have: set[str]) -> dict[str, Any]:
+    """Slides in = used + excluded by reason."""
+    noted = {record.slide_id: record for record in store.records() if record.status != "ok"}
+    reasons: Counter[str] = Counter(item.reason for item in cohort.excluded)
+    for slide in cohort.slides():
+        if slide not in have:
+            record = noted.get(slide)
+            reasons["no bag in the store" if record is None else f"{record.status}: {record.reason}"] += 1
+    used = sum(slide in have for slide in cohort.slides())
+    return {"in": used + sum(reasons.values()), "used": used, "excluded": dict(sorted(reasons.items()))}
+
+
+def _bags_hash(store: BagStore, parts: dict[str, list[CaseSpec]]) -> str:
+    """One hash over all bags that training reads."""
+    slides = sorted(slide for part in ("train", "val") for case in parts[part] for slide in case.slides)
+    return files.sha256_bytes(canonical_json([store.record(slide).bag_sha256 for slide in slides]))
+
+
+def _variants(model: ModelSpec) -> list[tuple[str, dict[str, Any]]]:
+    """(name, options) of every combination of the values to choose from; one unnamed if there is nothing to choose."""
+    names = list(model.choose)
+    combinations = itertools.product(*(model.choose[name] for name in names))
+    return [
+        (",".join(f"{name}={value}" for name, value in zip(names, values, strict=True)),
+         {**model.options, **dict(zip(names, values, strict=True))})
+        for values in combinations
+    ]  # fmt: skip
+
+
+def _folder(key: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_.=,() " else "_" for c in key)

@@ -1,0 +1,121 @@
+"""The experiment file: everything that belongs to the science, nothing that belongs to a machine.
+
+Defaults are the paper's, so files stay short.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from marble.specs import Spec
+
+SYNTHETIC = "synthetic:"
+
+
+class CohortSpec(Spec):
+    """Which table, and how its columns are to be read where that is not known from the format.
+
+    `path` may be `synthetic:KIND` (cross-scale, burden, survival, noise): a made-up cohort of `patients` patients.
+    """
+
+    path: str
+    label: str | None = None
+    time: str | None = None
+    event: str | None = None
+    event_coding: Literal["1=event", "1=censored"] | None = None
+    slide_table: str | None = None
+    classes: tuple[str, ...] | None = None
+    scored_by: Literal["case", "slide"] = "case"
+    drop: tuple[Literal["missing", "other"], ...] = ()
+    patients: int = Field(default=60, ge=6)
+
+
+class BagsSpec(Spec):
+    """Which bags: a store, and, where it holds several kinds, which of them."""
+
+    store: str | None = None
+    magnifications: tuple[float, ...] | None = None
+    encoder: str | None = None
+
+
+class SplitSpec(Spec):
+    """How patients are divided; `scheme = "files"` takes somebody's split files."""
+
+    scheme: Literal["holdout", "kfold", "files"] = "holdout"
+    repeats: int = Field(default=5, ge=1)
+    folds: int = Field(default=5, ge=3)
+    seed: int = 0
+    by_site: bool = False
+    files: str | None = None
+
+
+class TrainSpec(Spec):
+    """Changes to the common recipe; what is not given stays the paper's."""
+
+    recipe: Literal["common", "authors"] = "common"
+    epochs: int | None = Field(default=None, ge=1)
+    warmup: int | None = Field(default=None, ge=0)
+    lr: float | None = Field(default=None, gt=0)
+    weight_decay: float | None = Field(default=None, ge=0)
+    patience: int | None = Field(default=None, ge=1)
+    clip: float | None = Field(default=None, gt=0)
+    survival_loss: Literal["cox", "nll"] | None = None
+    risk_set: Literal["bank", "group"] = "bank"
+    class_weights: Literal["none", "balanced"] = "none"
+    orders: int = Field(default=8, ge=1)
+    val_orders: int = Field(default=2, ge=1)
+
+    def changes(self) -> dict[str, Any]:
+        names = ("epochs", "warmup", "lr", "weight_decay", "patience", "clip", "survival_loss")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+class ModelSpec(Spec):
+    """One row of the table. Keys that are not fields here are the model's own options.
+
+    Args:
+        name: a name in `MODELS`.
+        label: what tables call it; made from the options if not given.
+        recipe: `authors` trains this model as its authors did.
+        choose: {option: values}: every value is trained, and validation decides, separately in each split.
+    """
+
+    name: str
+    label: str | None = None
+    recipe: Literal["common", "authors"] | None = None
+    choose: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect_options(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        own = {key: value for key, value in values.items() if key in cls.model_fields}
+        rest = {key: value for key, value in values.items() if key not in cls.model_fields}
+        return {**own, "options": {**own.get("options", {}), **rest}}
+
+    @property
+    def key(self) -> str:
+        """A name for folders and tables that differs between entries that differ."""
+        if self.label:
+            return self.label
+        settings = ",".join(f"{key}={value}" for key, value in sorted(self.options.items()))
+        return f"{self.name}({settings})" if settings else self.name
+
+
+class ExperimentSpec(Spec):
+    """The whole of an experiment file."""
+
+    name: str | None = None
+    cohort: str | CohortSpec
+    task: Literal["classification", "survival"]
+    bags: BagsSpec = BagsSpec()
+    split: SplitSpec = SplitSpec()
+    train: TrainSpec = TrainSpec()
+    models: tuple[ModelSpec, ...] = Field(min_length=1)
+    paper: dict[str, dict[str, float]] = Field(
+        default_factory=dict, description="figures printed in the paper, by model and metric; shown in a marked column"
+    )

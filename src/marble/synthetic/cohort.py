@@ -1,0 +1,69 @@
+"""Made-up cohorts: bags in a store and the table that says what each patient's target is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from marble import files
+from marble.bags.augment import generator
+from marble.bags.bag import Bag
+from marble.bags.store import BagStore
+from marble.synthetic.bags import BagRecipe, make_bag, make_burden_bag
+
+Kind = Literal["cross-scale", "burden", "survival", "noise"]
+KINDS: tuple[Kind, ...] = ("cross-scale", "burden", "survival", "noise")
+
+
+def write_cohort(
+    folder: str | Path,
+    kind: Kind = "cross-scale",
+    patients: int = 60,
+    recipe: BagRecipe | None = None,
+    seed: int = 0,
+    two_slides: float = 0.2,
+) -> tuple[Path, BagStore]:
+    """Write `folder/cohort.csv` and `folder/bags/`; return both. What is already there and whole is kept.
+
+    Args:
+        folder: where to write.
+        kind: the planted signal (see `synthetic.bags`); `noise` plants none, so nothing can be learned honestly.
+        patients: how many; half of them positive, or with hazards spread evenly.
+        recipe: sizes of the bags.
+        seed: another seed is another cohort.
+        two_slides: share of patients with a second slide.
+    """
+    root = Path(folder)
+    recipe = recipe or BagRecipe()
+    store = BagStore(root / "bags")
+    rows = ["case_id,slide_id,time,event" if kind == "survival" else "case_id,slide_id,label"]
+    for index in range(patients):
+        case_id = f"P{index:04d}"
+        rng = generator(seed, case_id, kind)
+        severity = index % 2 if kind != "survival" else index / max(patients - 1, 1)
+        target = _outcome(severity, rng) if kind == "survival" else ("negative", "positive")[int(severity)]
+        slides = 2 if torch.rand((), generator=rng) < two_slides else 1
+        for number in range(slides):
+            slide_id = f"{case_id}-S{number}"
+            rows.append(f"{case_id},{slide_id},{target}")
+            if slide_id not in store:
+                store.save(_bag(slide_id, kind, severity, recipe, seed))
+    table = root / "cohort.csv"
+    files.publish(table, "\n".join(rows) + "\n")
+    return table, store
+
+
+def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: int) -> Bag:
+    if kind == "burden":
+        return make_burden_bag(slide_id, 0.1 + 0.4 * severity, recipe, seed)
+    return make_bag(slide_id, 0.5 if kind == "noise" else severity, recipe, seed)
+
+
+def _outcome(severity: float, rng: torch.Generator) -> str:
+    """Exponential time whose hazard grows a hundredfold from severity 0 to 1, censored at random for about a third."""
+    uniform = torch.rand(2, generator=rng).clamp_min(1e-6)
+    time = float(-uniform[0].log()) * 100.0 ** (0.5 - severity)
+    censored = float(-uniform[1].log()) * 2.0 * 100.0 ** (0.5 - severity)
+    return f"{min(time, censored):.4f},{int(time <= censored)}"

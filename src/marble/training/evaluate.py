@@ -1,0 +1,46 @@
+"""Predictions by patient: every slide is a bag of its own, and a patient's slides are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marble.bags.store import BagStore
+from marble.models import BagModel
+from marble.models.inference import infer
+from marble.tasks.base import Task
+from marble.training.job import CaseSpec
+from marble.training.prefetch import prefetch
+
+
+@dataclass(frozen=True, eq=False)
+class CasePrediction:
+    """What a model says about one patient (or one slide, in a cohort that is scored by slide)."""
+
+    case: CaseSpec
+    logits: Tensor  # (outputs,) mean over the case's slides
+    readout: dict[str, float]
+    order_sd: float  # the largest of its slides'
+
+
+def predict_cases(
+    model: BagModel, store: BagStore, cases: Sequence[CaseSpec], task: Task, orders: int
+) -> list[CasePrediction]:
+    """One prediction per case, in the order given. Targets are carried along, not looked at."""
+    slides = [slide for case in cases for slide in case.slides]
+    found = {slide: infer(model, bag, orders) for slide, bag in prefetch(store.load, slides)}
+    rows = []
+    for case in cases:
+        mine = [found[slide] for slide in case.slides]
+        logits = torch.stack([one.logits for one in mine]).mean(dim=0)
+        rows.append(CasePrediction(case, logits, task.readout(logits), max(one.order_sd for one in mine)))
+    return rows
+
+
+def columns(rows: Sequence[CasePrediction], task: Task) -> dict[str, np.ndarray]:
+    """{column: (n,)} of the readouts, as metrics take them."""
+    return {name: np.array([row.readout[name] for row in rows], dtype=np.float64) for name in task.columns}

@@ -1,0 +1,106 @@
+"""One fit: one model, one split, one seed, in a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+
+from marble import files
+from marble.bags.augment import generator
+from marble.bags.tensors import map_file, to_bytes
+from marble.errors import RunError
+from marble.models import BagModel, build
+from marble.training.checkpoint import Checkpoint, load_checkpoint
+from marble.training.job import FitJob
+from marble.training.loop import Progress, TrainingLoop
+from marble.version import VERSION
+
+
+def fit(job: FitJob, folder: str | Path, progress: Progress | None = None, allow_drift: bool = False) -> BagModel:
+    """Train, or go on where a killed run stopped; return the model with the weights chosen on validation.
+
+    Writes `checkpoints/`, `history.csv` and, at the end, `model.safetensors` and `fit.json` into `folder`. A folder
+    that holds a finished fit of the same job is not trained again.
+    """
+    root = Path(folder)
+    torch.set_num_threads(job.threads)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(int(generator(job.seed, "init").initial_seed() % 2**63))
+    task = job.task.build()
+    model = build(job.model, job.dim, task.outputs, **job.options)
+    if _finished(root, job):
+        _drop_checkpoints(root)
+        return load_chosen(model, root)
+    files.sweep(root / "checkpoints")
+    _record_start(root, job, allow_drift)
+    loop = TrainingLoop(job, root, task, model, progress)
+    loop.run()
+    best = load_checkpoint(root / "checkpoints" / f"epoch-{loop.at.best_epoch:04d}")
+    model.load_state_dict(best.tensors("model"))
+    _publish_result(root, job, best, loop)
+    return model
+
+
+def load_chosen(model: BagModel, root: Path) -> BagModel:
+    """Put the chosen weights of a finished fit into `model`, after comparing their hash."""
+    path = root / "model.safetensors"
+    recorded = files.read_json(root / "fit.json")["model_sha256"]
+    if not path.exists() or files.sha256_file(path) != recorded:
+        raise RunError("model.safetensors is missing or changed", where=root, hint="Train it again")
+    tensors, _ = map_file(path)
+    try:
+        model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()})
+    except RuntimeError as error:
+        raise RunError(f"weights do not fit the model: {error}", where=path) from None
+    return model
+
+
+def _finished(root: Path, job: FitJob) -> bool:
+    path = root / "fit.json"
+    return path.exists() and bool(files.read_json(path)["job"] == job.fingerprint())
+
+
+def _record_start(root: Path, job: FitJob, allow_drift: bool) -> None:
+    """A half-done fit goes on only as the same job of the same version; anything else would be neither."""
+    path = root / "job.json"
+    now = {"job": job.fingerprint(), "version": VERSION, "torch": torch.__version__}
+    drift = False
+    if path.exists():
+        then = files.read_json(path)
+        changed = [key for key in now if then.get(key) != now[key]]
+        if changed and not allow_drift:
+            raise RunError(
+                f"started with another {' and '.join(changed)} than it would be resumed with",
+                where=root,
+                hint="Use another output folder, remove this one, or pass --allow-drift (it is stamped in the result)",
+            )
+        drift = bool(changed or then["drift"])
+    files.publish_json(path, {**now, "drift": drift})
+
+
+def _publish_result(root: Path, job: FitJob, best: Checkpoint, loop: TrainingLoop) -> None:
+    data = to_bytes(best.tensors("model"), {"model": job.model, "options": job.options, "dim": job.dim})
+    files.publish(root / "model.safetensors", data)
+    chosen = loop.at.history[loop.at.best_epoch - 1]
+    files.publish_json(
+        root / "fit.json",
+        {
+            "job": job.fingerprint(),
+            "model_sha256": files.sha256_bytes(data),
+            "parameters": loop.model.parameter_count(),
+            "epochs": loop.at.epoch,
+            "best_epoch": loop.at.best_epoch,
+            "val": {key.removeprefix("val_"): value for key, value in chosen.items() if key.startswith("val_")},
+            "selected_by": loop.task.select_by,
+            "drift": bool(files.read_json(root / "job.json")["drift"]),
+            "seconds": loop.seconds,
+        },
+    )
+    _drop_checkpoints(root)
+
+
+def _drop_checkpoints(root: Path) -> None:
+    """They served to resume; a finished fit needs only the chosen weights."""
+    shutil.rmtree(root / "checkpoints", ignore_errors=True)

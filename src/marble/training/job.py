@@ -1,0 +1,82 @@
+"""`FitJob`: everything one fit may know. Test labels are not in it, so nothing in training can look at one."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from marble.models import Recipe
+from marble.specs import Spec
+from marble.tasks.base import Outcome, Target, Task
+from marble.tasks.classification import Classification
+from marble.tasks.survival import Survival
+
+
+class TargetSpec(Spec):
+    """A class label, or a time and whether the event happened."""
+
+    label: str | None = None
+    time: float | None = None
+    event: bool | None = None
+
+    def value(self) -> Target:
+        if self.label is not None:
+            return self.label
+        assert self.time is not None
+        assert self.event is not None
+        return Outcome(self.time, self.event)
+
+
+class CaseSpec(Spec):
+    """One patient with a known target."""
+
+    case_id: str
+    slides: tuple[str, ...] = Field(min_length=1)
+    target: TargetSpec
+
+
+class TaskSpec(Spec):
+    """What is learned, and with which loss."""
+
+    name: Literal["classification", "survival"]
+    classes: tuple[str, ...] = ()
+    class_loss: Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities"] = "cross-entropy"
+    class_weights: Literal["none", "balanced"] = "none"
+    survival_loss: Literal["cox", "nll"] = "cox"
+    bins: int = Field(default=4, ge=2)
+    risk_set: Literal["bank", "group"] = "bank"
+    group: int = Field(default=16, ge=2, description='slides in one graph, for risk_set = "group"')
+
+    def build(self) -> Task:
+        if self.name == "classification":
+            return Classification(self.classes, class_weights=self.class_weights, loss=self.class_loss)
+        return Survival(loss=self.survival_loss, risk_set=self.risk_set, bins=self.bins)
+
+
+class FitJob(Spec):
+    """One model, one split, one seed.
+
+    Args:
+        model, options: what `marble.build` takes, without sizes.
+        dim: width of the tokens.
+        train, val: the patients training may learn from and select on.
+        orders, val_orders: fixed token orders averaged in the final predictions and in validation.
+        threads: BLAS threads; sums depend on their number, so it belongs to the result.
+    """
+
+    model: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    dim: int = Field(gt=0)
+    task: TaskSpec
+    recipe: Recipe
+    recipe_name: Literal["common", "authors"] = "common"
+    store: str
+    bags_sha256: str
+    train: tuple[CaseSpec, ...] = Field(min_length=1)
+    val: tuple[CaseSpec, ...] = Field(min_length=1)
+    split: str
+    seed: int = 0
+    orders: int = Field(default=8, ge=1)
+    val_orders: int = Field(default=2, ge=1)
+    threads: int = Field(default=1, ge=1)

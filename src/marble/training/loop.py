@@ -1,0 +1,263 @@
+"""The training loop, meant to be read: an epoch over the training slides, validation, the choice, a checkpoint.
+
+Every random number comes from (seed, epoch, slide, purpose), so a run that was killed and resumed gives bitwise the
+weights of one that was not. A checkpoint is published after every epoch; one from before the first epoch comes first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marble import files
+from marble.bags.augment import generator
+from marble.bags.bag import Bag
+from marble.bags.store import BagStore
+from marble.errors import NonFiniteError, RunError
+from marble.models import BagModel, Output
+from marble.tasks.base import Criterion, Task, Undefined
+from marble.tasks.cox import CoxGroup
+from marble.training.checkpoint import Checkpoint, newest, prune, save_checkpoint
+from marble.training.evaluate import columns, predict_cases
+from marble.training.job import FitJob
+from marble.training.optim import Optimizer, learning_rate, plateau_factor
+from marble.training.prefetch import prefetch
+from marble.training.results import history_csv
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Progression:
+    """What the loop remembers from epoch to epoch; part of every checkpoint."""
+
+    epoch: int = 0  # epochs done
+    step: int = 0  # optimiser steps done
+    best_epoch: int = 0
+    best_metric: float = float("-inf")
+    best_loss: float = float("inf")
+    metric_since: int = 0  # epochs since the metric last got better
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        body = asdict(self)
+        for key in ("best_metric", "best_loss"):  # JSON has no infinity
+            body[key] = body[key] if np.isfinite(body[key]) else None
+        return body
+
+    @staticmethod
+    def from_json(body: dict[str, Any]) -> Progression:
+        found = Progression(**body)
+        found.best_metric = float("-inf") if found.best_metric is None else found.best_metric
+        found.best_loss = float("inf") if found.best_loss is None else found.best_loss
+        return found
+
+
+def _silent(event: dict[str, Any]) -> None:
+    """Tell nobody."""
+
+
+class TrainingLoop:
+    """The training loop and what it needs at hand."""
+
+    def __init__(self, job: FitJob, root: Path, task: Task, model: BagModel, progress: Progress | None) -> None:
+        self.job, self.root, self.task, self.model = job, root, task, model
+        self.recipe = job.recipe
+        self.store = BagStore(job.store)
+        self.progress = progress or _silent
+        self.patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
+        self.target_of = {slide: case.target.value() for case in job.train for slide in case.slides}
+        self.criterion: Criterion = task.criterion(self.target_of, self.patient_of)
+        self.optimizer = Optimizer(model, self.recipe)
+        self.slides = sorted(self.patient_of)
+        self.group = job.task.group if isinstance(self.criterion, CoxGroup) else 1
+        self.steps_per_epoch = -(-len(self.slides) // (self.recipe.accumulate * self.group))
+        self.rate = learning_rate(self.recipe, self.steps_per_epoch)
+        self.at = Progression()
+        self.seconds = 0.0
+
+    def run(self) -> None:
+        self._check_selection_is_possible()
+        found = newest(self.root / "checkpoints")
+        if found is not None:
+            self._restore(found)
+        else:
+            self._prime()
+            self._save()
+        while self.at.epoch < self.recipe.epochs and not self._patience_is_over():
+            began = time.perf_counter()
+            loss = self._train_epoch()
+            self._validate(loss)
+            self._save()
+            self.seconds += time.perf_counter() - began
+            self.progress({"seconds": self.seconds, **self.at.history[-1]})
+
+    # ---- training ----------------------------------------------------------------------------------------------
+
+    def _train_epoch(self) -> float:
+        self.model.train()
+        order = self._order()
+        factor = plateau_factor(
+            self.recipe, [row["val_loss"] for row in self.at.history if isinstance(row["val_loss"], float)]
+        )
+        total = 0.0
+        group: list[tuple[str, Output]] = []
+        for place, (slide, bag) in enumerate(prefetch(self._augmented, order)):
+            torch.manual_seed(generator(self.job.seed, self.at.epoch, slide, place, "dropout").initial_seed())
+            group.append((slide, self.model(bag)))
+            last = place + 1 == len(order)
+            if len(group) < self.group and not last:
+                continue
+            loss = self._group_loss(group)
+            group = []
+            if loss is None:
+                continue
+            if not torch.isfinite(loss):
+                raise NonFiniteError(
+                    f"loss is {float(loss.detach())} at epoch {self.at.epoch + 1}, step {place + 1}",
+                    where=slide,
+                    hint="Lower the learning rate, or check this slide's features with `marble verify`",
+                )
+            torch.autograd.backward(loss / self.recipe.accumulate)
+            if (place + 1) % (self.recipe.accumulate * self.group) == 0 or last:
+                self._step(slide, place, factor)
+            total += float(loss.detach())
+        return total / len(order)
+
+    def _step(self, slide: str, place: int, factor: float) -> None:
+        try:
+            self.optimizer.step(self.rate(self.at.step) * factor)
+        except RuntimeError as error:
+            if "non-finite" not in str(error):
+                raise
+            raise NonFiniteError(
+                f"gradient is not finite at epoch {self.at.epoch + 1}, step {place + 1}",
+                where=slide,
+                hint="Lower the learning rate",
+            ) from None
+        self.at.step += 1
+
+    def _group_loss(self, group: list[tuple[str, Output]]) -> Tensor | None:
+        """The loss of the slides of one graph; None for a group in which no two patients can be compared."""
+        if not isinstance(self.criterion, CoxGroup):
+            ((slide, out),) = group
+            return self._loss(slide, out)
+        slides = [slide for slide, _ in group]
+        if not self.criterion.comparable(slides):
+            return None
+        outs = [out for _, out in group]
+        loss = outs[0].logits_weight * self.criterion.loss_of_group(slides, torch.stack([out.logits for out in outs]))
+        for streams in zip(*(out.side for out in outs), strict=True):
+            logits = torch.stack([side.logits for side in streams])
+            loss = loss + streams[0].weight * self.criterion.loss_of_group(slides, logits)
+        return loss
+
+    def _loss(self, slide: str, out: Output) -> Tensor:
+        loss = out.logits_weight * self.criterion.loss(slide, out.logits)
+        for side in out.side:
+            loss = loss + side.weight * self.criterion.loss(slide, side.logits, side.name)
+        if self.job.task.name == "classification":
+            label = self.target_of[slide]
+            assert isinstance(label, str)
+            extra = self.model.extra_loss(out, self.job.task.classes.index(label))
+            loss = loss if extra is None else loss + extra
+        return loss
+
+    def _augmented(self, slide: str) -> Bag:
+        return self.model.augment(self.store.load(slide), generator(self.job.seed, self.at.epoch, slide, "augment"))
+
+    def _order(self) -> list[str]:
+        rng = generator(self.job.seed, self.at.epoch, "order")
+        if self.recipe.sampling == "weighted" and self.job.task.name == "classification":
+            counts: dict[object, int] = {}
+            for slide in self.slides:
+                counts[self.target_of[slide]] = counts.get(self.target_of[slide], 0) + 1
+            weights = torch.tensor([1.0 / counts[self.target_of[slide]] for slide in self.slides])
+            drawn = torch.multinomial(weights, len(self.slides), replacement=True, generator=rng)
+            return [self.slides[i] for i in drawn.tolist()]
+        return [self.slides[i] for i in torch.randperm(len(self.slides), generator=rng).tolist()]
+
+    def _prime(self) -> None:
+        """Fill the Cox bank with the untrained model's risks, so that the first step has a whole risk set."""
+        if not self.criterion.needs_priming:
+            return
+        self.model.eval()
+        with torch.no_grad():
+            for slide, bag in prefetch(self.store.load, self.slides):
+                out = self.model(bag)
+                self.criterion.prime(slide, out.logits)
+                for side in out.side:
+                    self.criterion.prime(slide, side.logits, side.name)
+
+    # ---- validation and choice ---------------------------------------------------------------------------------
+
+    def _validate(self, train_loss: float) -> None:
+        rows = predict_cases(self.model, self.store, self.job.val, self.task, self.job.val_orders)
+        logits = torch.stack([row.logits for row in rows])  # (n, outputs)
+        targets = [row.case.target.value() for row in rows]
+        metrics = self.task.metrics(targets, columns(rows, self.task))
+        metric = metrics[self.task.select_by]
+        assert not isinstance(metric, Undefined)  # ruled out before the first step
+        loss = self.criterion.validation_loss(targets, logits)
+        val_loss = float("inf") if isinstance(loss, Undefined) else loss  # then it cannot break a tie, nor be chosen by
+        self._choose(float(metric), val_loss)
+        shown = {name: str(value) if isinstance(value, Undefined) else value for name, value in metrics.items()}
+        self.at.history.append(
+            {
+                "epoch": self.at.epoch,
+                "train_loss": train_loss,
+                "val_loss": str(loss) if val_loss == np.inf else val_loss,
+            }
+            | {f"val_{name}": value for name, value in shown.items()}
+            | {"lr": self.rate(max(0, self.at.step - 1)), "best": self.at.best_epoch == self.at.epoch}
+        )
+
+    def _choose(self, metric: float, loss: float) -> None:
+        """A better metric wins; among equal metrics the lower loss. Patience counts epochs without a better metric."""
+        self.at.epoch += 1
+        by_loss = self.recipe.select_by == "loss"
+        better = loss < self.at.best_loss if by_loss else metric > self.at.best_metric
+        tied = not by_loss and metric == self.at.best_metric and loss < self.at.best_loss
+        self.at.metric_since = 0 if better else self.at.metric_since + 1
+        if better or tied:
+            self.at.best_epoch, self.at.best_metric, self.at.best_loss = self.at.epoch, metric, loss
+
+    def _patience_is_over(self) -> bool:
+        return self.at.metric_since >= self.recipe.patience and self.at.epoch >= self.recipe.patience_from
+
+    def _check_selection_is_possible(self) -> None:
+        targets = [case.target.value() for case in self.job.val]
+        constant = {name: np.full(len(targets), 1.0 / len(self.task.columns)) for name in self.task.columns}
+        metric = self.task.metrics(targets, constant)[self.task.select_by]
+        if isinstance(metric, Undefined):
+            raise RunError(
+                f"validation {self.task.select_by} is {metric}, so no checkpoint could be chosen",
+                where=f"split {self.job.split}",
+                hint="Make the validation part larger, or stratify it by label or event",
+            )
+
+    # ---- state -------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        root = self.root / "checkpoints"
+        parts = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state(),
+            "criterion": self.criterion.state(),
+        }
+        save_checkpoint(root, self.at.epoch, parts, self.at.as_json())
+        files.publish(self.root / "history.csv", history_csv(self.at.history))
+        prune(root, self.at.best_epoch)
+
+    def _restore(self, found: Checkpoint) -> None:
+        self.model.load_state_dict(found.tensors("model"))
+        self.optimizer.load_state(found.tensors("optimizer"))
+        self.criterion.load_state(found.tensors("criterion"))
+        self.at = Progression.from_json(found.state)
