@@ -85,7 +85,8 @@ class GoldenCase:
 
     def compare_parameter_gradients(self, parameters: Mapping[str, Tensor | None], floor: float = NOISE) -> None:
         """Compare the norm of every parameter's gradient (`{original name: gradient}`) with the float64 run's."""
-        norms: dict[str, float] = self.info.get("param_grad_norms_f64") or {}
+        stored: dict[str, float | None] = self.info.get("param_grad_norms_f64") or {}
+        norms = {name: norm or 0.0 for name, norm in stored.items()}  # null: the original's gradient was None
         largest = max(norms.values(), default=0.0)
         for name, norm in norms.items():
             assert name in parameters, f"{self.id}: no gradient for parameter {name}"

@@ -22,8 +22,11 @@ def generator(*key: object) -> torch.Generator:
 
 
 def canonical(bag: Bag) -> Bag:
-    """Every level sorted by cell, row-major: the same bag whatever order it was stored in."""
-    return reorder(bag, [torch.argsort(cell_keys(level.cells)) for level in bag.levels])
+    """Every level sorted by cell, row-major: the same bag whatever order it was stored in; itself if it is sorted."""
+    keys = [cell_keys(level.cells) for level in bag.levels]
+    if all(bool((key[1:] > key[:-1]).all()) for key in keys):
+        return bag
+    return reorder(bag, [torch.argsort(key) for key in keys])
 
 
 def shuffled(bag: Bag, rng: torch.Generator) -> Bag:

@@ -16,21 +16,22 @@ from marble.models import build, model_class
 from marble.models.base import BagModel
 
 
-def load_reference(name: str, tensors: Mapping[str, Tensor], **options: Any) -> BagModel:
+def load_reference(name: str, tensors: Mapping[str, Tensor], *, dim: int | None = None, **options: Any) -> BagModel:
     """Build model `name` from a state dict with the original repository's names.
 
     Args:
         name: a name in `MODELS`.
         tensors: the original state dict.
+        dim: width of the tokens, where the tensors do not show it (DSMIL with `scales = "cat"` sees it doubled).
         options: the model's own options, where the checkpoint was trained with others than the defaults.
     """
     kind = model_class(name)
     wanted = {key: value for key, value in tensors.items() if not key.startswith(kind.reference_ignored)}
     try:
-        dim, outputs = kind.reference_sizes(wanted)
+        width, outputs = kind.reference_sizes(wanted)
     except KeyError as error:
         raise InputError(f"not a checkpoint of '{name}': tensor {error} is missing") from None
-    model = build(name, dim, outputs, **options)
+    model = build(name, dim or width, outputs, **options)
     try:
         model.load_state_dict(renamed(wanted, kind.reference_names), strict=True)
     except RuntimeError as error:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from marble import files
-from marble.bags.augment import generator
+from marble.bags.augment import canonical, generator
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.errors import NonFiniteError, RunError
@@ -171,7 +171,10 @@ class TrainingLoop:
         return loss
 
     def _augmented(self, slide: str) -> Bag:
-        return self.model.augment(self.store.load(slide), generator(self.job.seed, self.at.epoch, slide, "augment"))
+        # Models that read tiles in raster order see the same order here as in a prediction.
+        return self.model.augment(
+            canonical(self.store.load(slide)), generator(self.job.seed, self.at.epoch, slide, "augment")
+        )
 
     def _order(self) -> list[str]:
         rng = generator(self.job.seed, self.at.epoch, "order")
@@ -190,11 +193,13 @@ class TrainingLoop:
             return
         self.model.eval()
         with torch.no_grad():
-            for slide, bag in prefetch(self.store.load, self.slides):
-                out = self.model(bag)
-                self.criterion.prime(slide, out.logits)
-                for side in out.side:
-                    self.criterion.prime(slide, side.logits, side.name)
+            outs = {slide: self.model(bag) for slide, bag in prefetch(self.store.load, self.slides)}
+        streams = {side.name for out in outs.values() for side in out.side}
+        for slide, out in outs.items():
+            self.criterion.prime(slide, out.logits)
+            said = {side.name: side.logits for side in out.side}
+            for name in streams:  # a bag too small for a stream of its own (DTFD) stands in with its main prediction
+                self.criterion.prime(slide, said.get(name, out.logits), name)
 
     # ---- validation and choice ---------------------------------------------------------------------------------
 

@@ -1,0 +1,172 @@
+"""Finished runs, read back as tables can use them: predictions and records only, never a model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marble.errors import InputError, RunError
+from marble.tasks.base import Metric, Outcome, Target, Task
+from marble.training.job import TaskSpec
+from marble.training.results import find_runs, read_predictions, read_run
+
+Floats = NDArray[np.float64]
+REFERENCE = "marble"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The cases of one part (train, val, test) of one run."""
+
+    patients: tuple[str, ...]
+    targets: tuple[Target, ...]
+    readouts: dict[str, Floats]  # {column: (n,)}
+    order_sd: Floats
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One run of one model on one split."""
+
+    folder: Path
+    record: dict[str, Any]
+    parts: dict[str, Part]
+    metrics: dict[str, Metric]  # of the test part
+
+    @property
+    def number(self) -> int:
+        return int(self.record["about"]["repeat"])
+
+    @property
+    def test(self) -> Part:
+        return self.parts["test"]
+
+    @property
+    def selected_on(self) -> float:
+        """The validation metric that chose its checkpoint."""
+        fit = self.record["fit"]
+        return float(fit["val"][fit["selected_by"]])
+
+
+@dataclass(frozen=True)
+class ModelResults:
+    """All repeats of one model, one per split; where variants compete, validation has chosen."""
+
+    key: str
+    repeats: tuple[Repeat, ...]
+    variants: dict[str, tuple[Repeat, ...]] = field(default_factory=dict)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return self.repeats[0].record
+
+    def values(self, metric: str) -> list[Metric]:
+        return [repeat.metrics[metric] for repeat in self.repeats]
+
+
+@dataclass(frozen=True)
+class Results:
+    """One experiment's results."""
+
+    experiment: str
+    spec: TaskSpec
+    task: Task
+    models: tuple[ModelResults, ...]
+
+    @property
+    def metric_names(self) -> list[str]:
+        return list(self.models[0].repeats[0].metrics)
+
+    @property
+    def reference(self) -> ModelResults | None:
+        """The model all others are tested against: the first that is MARBLE as the paper has it."""
+        named = [model for model in self.models if model.key == REFERENCE]
+        marbles = [model for model in self.models if model.record["model"]["name"] == "marble"]
+        return next(iter(named or marbles), None)
+
+    def accounting(self) -> dict[str, Any]:
+        """Slides in = used + excluded by reason; the same for every run, or the report refuses."""
+        counts = [repeat.record["about"]["slides"] for model in self.models for repeat in model.repeats]
+        if any(count != counts[0] for count in counts):
+            raise RunError("runs of one table were made from different slides", where=self.experiment)
+        first: dict[str, Any] = counts[0]
+        if first["in"] != first["used"] + sum(first["excluded"].values()):
+            raise RunError(f"slides do not add up: {first}", where=self.experiment)
+        return first
+
+
+def collect(root: str | Path) -> Results:
+    """Read every finished run below `root`; they must belong to one experiment and one task."""
+    folders = find_runs(root)
+    if not folders:
+        raise InputError("no finished run here", where=root, hint="Make runs with `marble run EXPERIMENT.toml`")
+    records = {folder: read_run(folder) for folder in folders}
+    experiments = {record["about"]["experiment"] for record in records.values()}
+    tasks = {str(sorted((k, v) for k, v in r["task"].items() if k in ("name", "classes"))) for r in records.values()}
+    if len(experiments) > 1 or len(tasks) > 1:
+        raise InputError(f"runs of several experiments: {sorted(experiments)}", where=root, hint="Report one at a time")
+    spec = TaskSpec.parse(records[folders[0]]["task"], where=folders[0])
+    by_key: dict[str, dict[str, list[Repeat]]] = defaultdict(lambda: defaultdict(list))
+    for folder, record in records.items():
+        about = record["about"]
+        by_key[about["model"]][about["variant"]].append(_repeat(folder, record))
+    models = tuple(_chosen(key, variants) for key, variants in by_key.items())
+    _require_same_splits(models, root)
+    return Results(experiments.pop(), spec, spec.build(), _reference_first(models))
+
+
+def _repeat(folder: Path, record: dict[str, Any]) -> Repeat:
+    task = TaskSpec.parse(record["task"], where=folder).build()
+    rows = read_predictions(folder)
+    parts = {name: _part([row for row in rows if row["part"] == name], task) for name in {row["part"] for row in rows}}
+    if "test" not in parts:
+        raise RunError("no test prediction", where=folder)
+    test = parts["test"]
+    return Repeat(folder, record, parts, task.metrics(test.targets, test.readouts))
+
+
+def _part(rows: Sequence[dict[str, str]], task: Task) -> Part:
+    if task.name == "classification":
+        targets: list[Target] = [row["label"] for row in rows]
+    else:
+        targets = [Outcome(float(row["time"]), row["event"] == "1") for row in rows]
+    return Part(
+        patients=tuple(row["case_id"] for row in rows),
+        targets=tuple(targets),
+        readouts={name: np.array([float(row[name]) for row in rows]) for name in task.columns},
+        order_sd=np.array([float(row["order_sd"]) for row in rows]),
+    )
+
+
+def _chosen(key: str, variants: dict[str, list[Repeat]]) -> ModelResults:
+    """Of several variants, the one with the best validation metric in each split; the first of equals."""
+    ordered = {name: tuple(sorted(repeats, key=lambda r: r.number)) for name, repeats in sorted(variants.items())}
+    numbers = sorted({repeat.number for repeats in ordered.values() for repeat in repeats})
+    chosen = []
+    for number in numbers:
+        candidates = [repeat for repeats in ordered.values() for repeat in repeats if repeat.number == number]
+        chosen.append(max(candidates, key=lambda repeat: repeat.selected_on))
+    return ModelResults(key, tuple(chosen), ordered if len(ordered) > 1 else {})
+
+
+def _require_same_splits(models: Sequence[ModelResults], root: str | Path) -> None:
+    """A table compares only runs on the same patients."""
+    wanted = [(repeat.number, repeat.test.patients) for repeat in models[0].repeats]
+    for model in models[1:]:
+        have = [(repeat.number, repeat.test.patients) for repeat in model.repeats]
+        if have != wanted:
+            raise RunError(
+                f"'{model.key}' and '{models[0].key}' were not tested on the same patients in the same repeats",
+                where=root,
+                hint="Finish all runs of the experiment with `marble run`",
+            )
+
+
+def _reference_first(models: Sequence[ModelResults]) -> tuple[ModelResults, ...]:
+    return tuple(sorted(models, key=lambda model: (model.key != REFERENCE, model.key)))

@@ -1,0 +1,122 @@
+"""Every cell of the results table: mean, SD, interval, and the paired test against the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+
+import numpy as np
+
+from marble.reports.collect import ModelResults, Repeat, Results
+from marble.reports.statistics import (
+    Interval,
+    Paired,
+    PatientBootstrap,
+    bootstrap_interval,
+    delong_test,
+    holm,
+    paired_bootstrap,
+)
+from marble.reports.weighted import WeightedMetric, classification_metrics, concordance
+from marble.tasks.base import Undefined, outcome_arrays
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One metric of one model over all repeats."""
+
+    mean: float | Undefined
+    sd: float | None = None  # over repeats; None for a single one
+    interval: Interval | None = None  # None where the metric has no fast weighted form
+    runs: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model of the table."""
+
+    model: ModelResults
+    cells: dict[str, Cell]
+    tests: dict[str, Paired] = field(default_factory=dict)  # against the reference
+    corrected: dict[str, float] = field(default_factory=dict)  # Holm, over all models of the table
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole table."""
+
+    results: Results
+    rows: tuple[Row, ...]
+    tested: tuple[str, ...]  # the metrics with a paired test
+
+
+def compare(results: Results) -> Comparison:
+    """Work out all cells and tests."""
+    patients = [repeat.test.patients for repeat in results.models[0].repeats]
+    bootstrap = PatientBootstrap(patients)
+    weighted = {model.key: [_weighted(results, repeat) for repeat in model.repeats] for model in results.models}
+    draws = {
+        key: {name: bootstrap.means([repeat[name] for repeat in repeats]) for name in repeats[0]}
+        for key, repeats in weighted.items()
+    }
+    tested = ("auc", "accuracy") if results.task.name == "classification" else ("c_index",)
+    rows = [Row(model, {name: _cell(model, name, draws[model.key]) for name in results.metric_names})
+            for model in results.models]  # fmt: skip
+    reference = results.reference
+    if reference is None or len(rows) < 2:
+        return Comparison(results, tuple(rows), ())
+    others = [row for row in rows if row.model is not reference]
+    home = next(row for row in rows if row.model is reference)
+    for name in tested:
+        found = {row.model.key: _test(results, home, row, name, draws) for row in others}
+        known = {key: paired for key, paired in found.items() if paired is not None}
+        for (key, paired), p in zip(known.items(), holm([paired.p for paired in known.values()]), strict=True):
+            row = next(one for one in others if one.model.key == key)
+            row.tests[name], row.corrected[name] = paired, p
+    return Comparison(results, tuple(rows), tested)
+
+
+def _cell(model: ModelResults, name: str, draws: dict[str, np.ndarray]) -> Cell:
+    values = model.values(name)
+    undefined = [value for value in values if isinstance(value, Undefined)]
+    if undefined:
+        return Cell(undefined[0], runs=len(values))
+    numbers = [float(value) for value in values if not isinstance(value, Undefined)]
+    mean = fmean(numbers)
+    interval = bootstrap_interval(mean, draws[name]) if name in draws else None
+    return Cell(mean, stdev(numbers) if len(numbers) > 1 else None, interval, len(numbers))
+
+
+def _test(results: Results, home: Row, other: Row, name: str, draws: dict[str, dict[str, np.ndarray]]) -> Paired | None:
+    """Reference minus the other; DeLong for a binary AUC, bootstrap over the same patients otherwise."""
+    ours, theirs = home.cells[name].mean, other.cells[name].mean
+    if isinstance(ours, Undefined) or isinstance(theirs, Undefined):
+        return None
+    if name == "auc" and len(results.task.columns) == 2 and all(_two_of_each(r) for r in home.model.repeats):
+        column, label = results.task.columns[1], results.spec.classes[1]
+        repeats = [
+            (
+                np.array([target == label for target in a.test.targets]),
+                a.test.readouts[column],
+                b.test.readouts[column],
+            )
+            for a, b in zip(home.model.repeats, other.model.repeats, strict=True)
+        ]
+        return delong_test(repeats, [repeat.test.patients for repeat in home.model.repeats])
+    return paired_bootstrap(ours - theirs, draws[home.model.key][name] - draws[other.model.key][name])
+
+
+def _two_of_each(repeat: Repeat) -> bool:
+    counts = [repeat.test.targets.count(label) for label in set(repeat.test.targets)]
+    return len(counts) == 2 and min(counts) >= 2
+
+
+def _weighted(results: Results, repeat: Repeat) -> dict[str, WeightedMetric]:
+    part = repeat.test
+    if results.task.name == "survival":
+        time, event = outcome_arrays(part.targets)
+        risk = part.readouts["risk"]
+        return {"c_index": lambda weights: concordance(risk, time, event, weights)}
+    probability = np.stack([part.readouts[name] for name in results.task.columns], axis=1)  # (n, classes)
+    truth = np.array([results.spec.classes.index(str(target)) for target in part.targets], dtype=np.int64)
+    return classification_metrics(truth, probability, probability.argmax(axis=1))

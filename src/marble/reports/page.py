@@ -1,0 +1,71 @@
+"""One self-contained page: the table, its caption, every figure; no script, nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from marble import files
+from marble.reports.collect import collect
+from marble.reports.compare import Comparison, compare
+from marble.reports.figures import all_figures
+from marble.reports.tables import caption, table_csv, table_latex, table_markdown, table_rows
+from marble.version import VERSION
+
+
+def write_report(runs: str | Path, out: str | Path) -> Path:
+    """Make tables, figures and `index.html` from the predictions stored below `runs`; return the page's path."""
+    target = Path(out)
+    comparison = compare(collect(runs))
+    files.publish(target / "table.csv", table_csv(comparison))
+    files.publish(target / "table.md", table_markdown(comparison))
+    files.publish(target / "table.tex", table_latex(comparison))
+    pictures = []
+    for stem, (text, figure) in all_figures(comparison).items():
+        png = _render(figure, "png")
+        files.publish(target / f"{stem}.png", png)
+        files.publish(target / f"{stem}.svg", _render(figure, "svg"))
+        pictures.append({"stem": stem, "caption": text, "data": base64.b64encode(png).decode()})
+    return files.publish(target / "index.html", _page(comparison, pictures))
+
+
+def _page(comparison: Comparison, pictures: list[dict[str, str]]) -> str:
+    header, body = table_rows(comparison)
+    environment = Environment(
+        loader=PackageLoader("marble.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    results = comparison.results
+    return environment.get_template("page.html.j2").render(
+        title=results.experiment,
+        task=results.task.name,
+        header=header,
+        rows=body,
+        reference=None if results.reference is None else results.reference.key,
+        caption=caption(comparison),
+        pictures=pictures,
+        runs=[
+            {
+                "model": model.key,
+                "repeat": repeat.number,
+                "variant": repeat.record["about"]["variant"],
+                "epoch": f"{repeat.record['fit']['best_epoch']} of {repeat.record['fit']['epochs']}",
+                "validation": f"{repeat.selected_on:.3f}",
+                "id": repeat.record["job"],
+            }
+            for model in results.models
+            for repeat in model.repeats
+        ],
+        version=VERSION,
+    )
+
+
+def _render(figure: Figure, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    # Without a date and a software field the same predictions give the same bytes.
+    metadata = {"Date": None} if kind == "svg" else {"Software": None}
+    figure.savefig(buffer, format=kind, bbox_inches="tight", metadata=metadata, dpi=140)
+    return buffer.getvalue()

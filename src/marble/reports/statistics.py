@@ -1,0 +1,137 @@
+"""Intervals and paired tests that respect the patient: bootstrap over patients, DeLong, Holm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from marble.errors import InputError
+from marble.reports.weighted import WeightedMetric
+
+Floats = NDArray[np.float64]
+REPLICATES = 2000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A difference between two models on the same patients, and the probability of one as large by chance."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    test: str
+
+
+class PatientBootstrap:
+    """Resamples patients, not rows: a patient who is tested in several repeats is drawn in all of them or in none.
+
+    Args:
+        patients: for each repeat, the patient of every row.
+        seed: the samples are a function of it and of the patients' names.
+    """
+
+    def __init__(self, patients: Sequence[Sequence[str]], replicates: int = REPLICATES, seed: int = 0) -> None:
+        everyone = sorted({name for repeat in patients for name in repeat})
+        index = {name: place for place, name in enumerate(everyone)}
+        rng = np.random.default_rng(seed)
+        draws = rng.multinomial(len(everyone), np.full(len(everyone), 1 / len(everyone)), size=replicates)
+        self.weights = [draws[:, [index[name] for name in repeat]].astype(np.float64) for repeat in patients]  # (B, n)
+
+    def means(self, metrics: Sequence[WeightedMetric]) -> Floats:
+        """(B,) mean over the repeats of a metric, one function of weights for each repeat."""
+        values = [metric(weights) for metric, weights in zip(metrics, self.weights, strict=True)]
+        mean: Floats = np.stack(values).mean(axis=0)
+        return mean
+
+
+def bootstrap_interval(value: float, replicates: Floats, level: float = LEVEL) -> Interval:
+    """Percentile interval; samples in which the metric is undefined are left out."""
+    low, high = np.nanquantile(replicates, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value, float(low), float(high))
+
+
+def paired_bootstrap(difference: float, replicates: Floats, level: float = LEVEL) -> Paired:
+    """Two-sided test of a difference from its bootstrap distribution over the same draws of patients."""
+    known = replicates[np.isfinite(replicates)]
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    below, above = float(np.mean(known <= 0)), float(np.mean(known >= 0))
+    floor = 1 / (len(known) + 1)  # a p-value of 0 would claim more than the number of samples can show
+    p = min(1.0, max(floor, 2 * min(below, above)))
+    return Paired(difference, float(low), float(high), p, "paired bootstrap over patients")
+
+
+def delong_covariance(positive: NDArray[np.bool_], scores: Floats) -> tuple[Floats, Floats]:
+    """AUCs (m,) and their covariance (m, m) for scores (m, n) of m models on the same n cases."""
+    pos, neg = scores[:, positive], scores[:, ~positive]  # (m, P), (m, N)
+    if pos.shape[1] < 2 or neg.shape[1] < 2:
+        raise InputError("DeLong needs at least two cases of each class")
+    wins = (pos[:, :, None] > neg[:, None, :]) + 0.5 * (pos[:, :, None] == neg[:, None, :])  # (m, P, N)
+    by_positive, by_negative = wins.mean(2), wins.mean(1)  # placements
+    covariance = np.cov(by_positive) / pos.shape[1] + np.cov(by_negative) / neg.shape[1]
+    return wins.mean((1, 2)), np.atleast_2d(covariance)
+
+
+def delong_interval(positive: NDArray[np.bool_], score: Floats, level: float = LEVEL) -> Interval:
+    """One AUC with DeLong's interval, made on the logit scale so that it stays inside [0, 1]."""
+    areas, covariance = delong_covariance(positive, score[None])
+    area, deviation = float(areas[0]), sqrt(max(0.0, float(covariance[0, 0])))
+    if deviation == 0 or area in (0.0, 1.0):
+        return Interval(area, area, area)
+    logit = np.log(area / (1 - area))
+    half = norm.ppf((1 + level) / 2) * deviation / (area * (1 - area))
+    low, high = (1 / (1 + np.exp(-(logit + side * half))) for side in (-1, 1))
+    return Interval(area, float(low), float(high))
+
+
+def delong_test(
+    repeats: Sequence[tuple[NDArray[np.bool_], Floats, Floats]],
+    patients: Sequence[Sequence[str]],
+    level: float = LEVEL,
+) -> Paired:
+    """Is the mean AUC over the repeats different between two models?
+
+    `repeats` holds (positive, scores of the first, scores of the second). Repeats that share test patients are not
+    independent; their errors are taken as fully correlated, which can only make the test more careful. Repeats without
+    a common patient (the folds of a cross-validation) are independent.
+    """
+    differences, deviations = [], []
+    for positive, first, second in repeats:
+        areas, covariance = delong_covariance(positive, np.stack([first, second]))
+        differences.append(areas[0] - areas[1])
+        deviations.append(sqrt(max(0.0, covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])))
+    sets = [set(names) for names in patients]
+    shared = np.array([[bool(a & b) for b in sets] for a in sets], dtype=np.float64)
+    sd = np.array(deviations)
+    deviation = sqrt(float(sd @ shared @ sd)) / len(sd)
+    mean = float(np.mean(differences))
+    if deviation == 0:
+        return Paired(mean, mean, mean, 1.0 if mean == 0 else 0.0, "DeLong")
+    half = float(norm.ppf((1 + level) / 2)) * deviation
+    return Paired(mean, mean - half, mean + half, float(2 * norm.sf(abs(mean) / deviation)), "DeLong")
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction for all tests of one table."""
+    order = np.argsort(p_values)
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        corrected[place] = largest
+    return corrected

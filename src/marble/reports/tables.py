@@ -1,0 +1,160 @@
+"""The results table as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from marble.cohorts.csvio import safe_cell
+from marble.reports.compare import Cell, Comparison, Row
+from marble.tasks.base import Undefined
+
+NAMES = {
+    "auc": "AUC",
+    "accuracy": "Accuracy",
+    "balanced_accuracy": "Balanced acc.",
+    "f1": "F1",
+    "kappa": "Kappa",
+    "c_index": "C-index",
+    "c_index_ipcw": "C-index (IPCW)",
+    "auc_td": "Time-dep. AUC",
+}
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """CSV of rows with the same keys; floats keep every digit, and no cell can start a spreadsheet formula."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(list(rows[0]))
+    for row in rows:
+        writer.writerow([repr(cell) if isinstance(cell, float) else safe_cell(str(cell)) for cell in row.values()])
+    return text.getvalue()
+
+
+def table_csv(comparison: Comparison) -> str:
+    """All figures, one model per row."""
+    rows = []
+    for row in comparison.rows:
+        record = row.model.record
+        body: dict[str, Any] = {
+            "model": row.model.key,
+            "recipe": record["model"]["recipe"],
+            "parameters": record["model"]["parameters"],
+            "runs": len(row.model.repeats),
+        }
+        for name, cell in row.cells.items():
+            body |= {name: _plain(cell.mean), f"{name}_sd": "" if cell.sd is None else cell.sd}
+            body |= {f"{name}_low": "", f"{name}_high": ""}
+            if cell.interval is not None:
+                body |= {f"{name}_low": cell.interval.low, f"{name}_high": cell.interval.high}
+        for name in comparison.tested:
+            paired = row.tests.get(name)
+            body |= {
+                f"{name}_minus_reference": "" if paired is None else -paired.difference,
+                f"{name}_p": "" if paired is None else paired.p,
+                f"{name}_p_holm": "" if paired is None else row.corrected[name],
+                f"{name}_test": "" if paired is None else paired.test,
+            }
+        for name, value in record["about"]["paper"].items():
+            body[f"{name}_in_paper"] = value
+        body["run_ids"] = " ".join(repeat.record["job"] for repeat in row.model.repeats)
+        rows.append(body)
+    keys = list(dict.fromkeys(key for body in rows for key in body))
+    return csv_text([{key: body.get(key, "") for key in keys} for body in rows])
+
+
+def table_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Header and cells as a reader wants them: mean ± SD [95 % interval], p against the reference."""
+    results = comparison.results
+    shown = [name for name in results.metric_names if name in NAMES]
+    paper = [name for name in shown if any(name in row.model.record["about"]["paper"] for row in comparison.rows)]
+    header = ["Model", *(NAMES[name] for name in shown)]
+    header += [f"p ({NAMES[name]})" for name in comparison.tested]
+    header += [f"{NAMES[name]} in paper (quoted)" for name in paper] + ["Recipe", "Parameters"]
+    body = []
+    for row in comparison.rows:
+        cells = [cell_text(row.cells[name]) for name in shown]
+        tests = [_p_text(row, name) for name in comparison.tested]
+        quoted = [f"{row.model.record['about']['paper'][name]:g}" if name in row.model.record["about"]["paper"] else ""
+                  for name in paper]  # fmt: skip
+        model = row.model.record["model"]
+        body.append([row.model.key, *cells, *tests, *quoted, model["recipe"], f"{model['parameters']:,}"])
+    return header, body
+
+
+def table_markdown(comparison: Comparison) -> str:
+    header, body = table_rows(comparison)
+    lines = [header, ["---"] * len(header), *body]
+    escaped = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    return "\n".join(escaped) + "\n\n" + caption(comparison) + "\n"
+
+
+def table_latex(comparison: Comparison) -> str:
+    """A booktabs table, laid out like the paper's: a model per row, metrics in columns."""
+    header, body = table_rows(comparison)
+    lines = [
+        "\\begin{table}[t]",
+        "\\centering",
+        f"\\caption{{{_tex(caption(comparison))}}}",
+        f"\\begin{{tabular}}{{l{'c' * (len(header) - 1)}}}",
+        "\\toprule",
+        " & ".join(_tex(cell) for cell in header) + " \\\\",
+        "\\midrule",
+        *(" & ".join(_tex(cell) for cell in line) + " \\\\" for line in body),
+        "\\bottomrule",
+        "\\end{tabular}",
+        "\\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def caption(comparison: Comparison) -> str:
+    """What the table is made of: runs, patients, slides in = used + excluded, which test."""
+    results = comparison.results
+    counts = results.accounting()
+    repeats = results.models[0].repeats
+    sizes = sorted({len(repeat.test.patients) for repeat in repeats})
+    tested = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    unit = "slides" if repeats[0].record["about"]["scored_by"] == "slide" else "patients"
+    excluded = "; ".join(f"{count} {reason}" for reason, count in counts["excluded"].items()) or "none"
+    text = (
+        f"{results.experiment}: mean ± SD over {len(repeats)} repeats ({repeats[0].record['about']['scheme']}), "
+        f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. "
+        f"Slides in: {counts['in']}, used: {counts['used']}, excluded: {excluded}."
+    )
+    if comparison.tested and results.reference is not None:
+        text += f" p: paired test against {results.reference.key}, Holm-corrected over the models of the table."
+    if any(repeat.record["fit"]["drift"] for model in results.models for repeat in model.repeats):
+        text += " DRIFT: some runs were resumed by another version than started them."
+    return text
+
+
+def cell_text(cell: Cell) -> str:
+    if isinstance(cell.mean, Undefined):
+        return str(cell.mean)
+    text = f"{cell.mean:.3f}"
+    if cell.sd is not None:
+        text += f" ± {cell.sd:.3f}"
+    if cell.interval is not None:
+        text += f" [{cell.interval.low:.3f}, {cell.interval.high:.3f}]"
+    return text
+
+
+def _p_text(row: Row, name: str) -> str:
+    if name not in row.corrected:
+        return "reference" if not row.tests else "-"
+    p = row.corrected[name]
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _plain(value: float | Undefined) -> float | str:
+    return str(value) if isinstance(value, Undefined) else value
+
+
+def _tex(text: str) -> str:
+    for plain, escaped in (("\\", "\\textbackslash{}"), ("&", "\\&"), ("%", "\\%"), ("_", "\\_"), ("#", "\\#"),
+                           ("±", "$\\pm$"), ("<", "$<$")):  # fmt: skip
+        text = text.replace(plain, escaped)
+    return text

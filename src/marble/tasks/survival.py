@@ -1,0 +1,98 @@
+"""Survival: one risk per case; a larger risk means an earlier event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from marble.errors import InputError, SpecError
+from marble.specs import unknown_choice
+from marble.tasks.base import (
+    Criterion,
+    Metric,
+    Readout,
+    Target,
+    Task,
+    Undefined,
+    finite_scores,
+    outcome_arrays,
+    stored_column,
+)
+from marble.tasks.cox import CoxBank, CoxGroup
+from marble.tasks.discrete import DiscreteCriterion, survival_curve
+from marble.tasks.survival_metrics import harrell_c, time_dependent_auc, uno_c
+
+#: the mean time-dependent AUC is taken at these quantiles of the event times
+AUC_QUANTILES = (0.25, 0.5, 0.75)
+
+
+@dataclass(frozen=True)
+class Survival(Task):
+    """Order patients by the time of an event.
+
+    Args:
+        loss: "cox" (partial likelihood) or "nll" (discrete time).
+        risk_set: of Cox: "bank" (the whole training cohort, one slide per step) or "group" (slides of one graph).
+        bins: time bins of "nll".
+        alpha: of "nll": how much less censored cases count.
+    """
+
+    loss: Literal["cox", "nll"] = "cox"
+    risk_set: Literal["bank", "group"] = "bank"
+    bins: int = 4
+    alpha: float = 0.0
+
+    name: ClassVar[str] = "survival"
+    select_by: ClassVar[str] = "c_index"
+
+    def __post_init__(self) -> None:
+        if self.loss not in ("cox", "nll"):
+            raise SpecError(unknown_choice("loss", self.loss, ["cox", "nll"]))
+        if self.risk_set not in ("bank", "group"):
+            raise SpecError(unknown_choice("risk_set", self.risk_set, ["bank", "group"]))
+        if self.bins < 2:
+            raise SpecError(f"bins must be at least 2, got {self.bins}")
+        if not 0 <= self.alpha < 1:
+            raise SpecError(f"alpha must be at least 0 and below 1, got {self.alpha}")
+
+    @property
+    def outputs(self) -> int:
+        return 1 if self.loss == "cox" else self.bins
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """`risk`; in discrete time also the survival past each bin."""
+        return ("risk",) if self.loss == "cox" else ("risk", *(f"survival_{k + 1}" for k in range(self.bins)))
+
+    def criterion(self, targets: Mapping[str, Target], patients: Mapping[str, str]) -> Criterion:
+        if self.loss == "nll":
+            return DiscreteCriterion(targets, patients, self.bins, self.alpha)
+        return CoxBank(targets, patients) if self.risk_set == "bank" else CoxGroup(targets, patients)
+
+    def readout(self, logits: Tensor) -> Readout:
+        """Cox: the logit. Discrete time: risk = minus the sum of survival over bins, and that survival."""
+        values = logits.detach().double().cpu()
+        finite_scores(values.numpy(), "logits")
+        if values.shape != (self.outputs,):
+            raise InputError(f"logits must be ({self.outputs},), got {tuple(values.shape)}")
+        if self.loss == "cox":
+            return {"risk": float(values[0])}
+        survival = survival_curve(values)
+        return dict(zip(self.columns, [-float(survival.sum()), *survival.tolist()], strict=True))
+
+    def metrics(self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike]) -> dict[str, Metric]:
+        """Harrell's C, Uno's C, and the mean time-dependent AUC at the quartiles of the event times.
+
+        The weights against censoring come from these cases themselves.
+        """
+        time, event = outcome_arrays(targets)
+        risk = stored_column(readouts, "risk")
+        auc: Metric = Undefined("no event")
+        if event.any():
+            _, auc = time_dependent_auc(risk, time, event, np.unique(np.quantile(time[event], AUC_QUANTILES)))
+        return {"c_index": harrell_c(risk, time, event), "c_index_ipcw": uno_c(risk, time, event), "auc_td": auc}
