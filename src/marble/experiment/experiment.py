@@ -89,7 +89,15 @@ class Experiment:
             return list(kfold(cohort, folds=spec.folds, repeats=spec.repeats, seed=spec.seed, by_site=spec.by_site))
         if spec.files is None:
             raise SpecError('split.files is missing for scheme "files"', where=self.name)
-        return list(read_splits(self.home / spec.files, cohort))
+        return list(
+            read_splits(
+                self.home / spec.files,
+                cohort,
+                val_share=spec.val_share,
+                val_as_test=spec.val_as_test,
+                drop_unknown=spec.drop_unknown,
+            )
+        )
 
     def plan(self, out: str | Path, threads: int = 1, allow_drift: bool = False) -> list[PlannedRun]:
         """Every run of the experiment, model by model within each split, with the held-out patients' files."""

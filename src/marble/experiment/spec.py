@@ -49,6 +49,11 @@ class SplitSpec(Spec):
     seed: int = 0
     by_site: bool = False
     files: str | None = None
+    val_share: float | None = Field(default=None, gt=0, lt=1, description="of train, where the files have no val")
+    val_as_test: bool = Field(
+        default=False, description="score the files' val where they have no test; needs val_share"
+    )
+    drop_unknown: bool = Field(default=False, description="leave out names of the files that are not in the cohort")
 
 
 class TrainSpec(Spec):

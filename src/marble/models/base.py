@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from marble.bags.bag import Bag, Level
 from marble.errors import BagError, InputError
 
-NO_DECAY = ("A_log", "D", "dt_bias", "A_b_log", "D_b")
+#: parameters of state-space layers that weight decay must not touch, whatever their shape
+NO_DECAY = ("A_log", "D", "dt_bias", "A_b_log", "D_b", "log_A_real", "A_imag", "C", "log_dt")
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ def load_reference(name: str, tensors: Mapping[str, Tensor], *, dim: int | None 
         width, outputs = kind.reference_sizes(wanted)
     except KeyError as error:
         raise InputError(f"not a checkpoint of '{name}': tensor {error} is missing") from None
-    model = build(name, dim or width, outputs, **options)
+    # In the checkpoint's own precision from the start: float64 weights must not pass through float32.
+    model = build(name, dim or width, outputs, **options).to(next(iter(wanted.values())).dtype)
     try:
         model.load_state_dict(renamed(wanted, kind.reference_names), strict=True)
     except RuntimeError as error:
@@ -39,7 +40,7 @@ def load_reference(name: str, tensors: Mapping[str, Tensor], *, dim: int | None 
             f"checkpoint does not fit model '{name}': {error}",
             hint="Pass the options it was trained with, as keyword arguments",
         ) from None
-    return model.to(next(iter(wanted.values())).dtype)
+    return model
 
 
 def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
-from marble.cohorts.csvio import safe_cell
+from marble.cohorts.csvio import csv_text, safe_cell
 from marble.reports.compare import Cell, Comparison, Row
 from marble.tasks.base import Undefined
 
@@ -23,14 +21,13 @@ NAMES = {
 }
 
 
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
     """CSV of rows with the same keys; floats keep every digit, and no cell can start a spreadsheet formula."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(list(rows[0]))
-    for row in rows:
-        writer.writerow([repr(cell) if isinstance(cell, float) else safe_cell(str(cell)) for cell in row.values()])
-    return text.getvalue()
+    return csv_text(list(rows[0]), [[_cell(cell) for cell in row.values()] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    return repr(value) if isinstance(value, float) else safe_cell(str(value))
 
 
 def table_csv(comparison: Comparison) -> str:
@@ -62,7 +59,7 @@ def table_csv(comparison: Comparison) -> str:
         body["run_ids"] = " ".join(repeat.record["job"] for repeat in row.model.repeats)
         rows.append(body)
     keys = list(dict.fromkeys(key for body in rows for key in body))
-    return csv_text([{key: body.get(key, "") for key in keys} for body in rows])
+    return rows_csv([{key: body.get(key, "") for key in keys} for body in rows])
 
 
 def table_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:

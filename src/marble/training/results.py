@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from marble import files
+from marble.cohorts.csvio import csv_text
 from marble.errors import RunError
 from marble.tasks.base import Task
 from marble.training.evaluate import CasePrediction
@@ -71,8 +72,4 @@ def find_runs(root: str | Path) -> list[Path]:
 
 
 def _csv(header: list[str], rows: list[list[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([[repr(cell) if isinstance(cell, float) else cell for cell in row] for row in rows])
-    return text.getvalue()
+    return csv_text(header, [[repr(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in rows])

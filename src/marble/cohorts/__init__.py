@@ -1,0 +1,32 @@
+"""Tables, patients, splits and leakage; no torch."""
+
+from marble.cohorts.audit import Audit, Finding, SplitAudit, audit
+from marble.cohorts.cohort import Case, Cohort, Excluded, Survival, Target, Unit
+from marble.cohorts.csvio import safe_cell
+from marble.cohorts.public import PUBLIC, PublicCohort, public_cohort
+from marble.cohorts.splitfiles import read_splits, write_splits
+from marble.cohorts.splits import Split, holdout, kfold
+from marble.cohorts.tables import read_cohort
+
+__all__ = [
+    "PUBLIC",
+    "Audit",
+    "Case",
+    "Cohort",
+    "Excluded",
+    "Finding",
+    "PublicCohort",
+    "Split",
+    "SplitAudit",
+    "Survival",
+    "Target",
+    "Unit",
+    "audit",
+    "holdout",
+    "kfold",
+    "public_cohort",
+    "read_cohort",
+    "read_splits",
+    "safe_cell",
+    "write_splits",
+]

@@ -1,0 +1,164 @@
+"""From rows to patients: group, check that a patient's rows agree, and count what is left out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from marble.cohorts.barcodes import spelling_key
+from marble.cohorts.cohort import Case, Cohort, Excluded, ScoredBy, Survival, Target
+from marble.cohorts.csvio import Row, Table
+from marble.cohorts.families import Layout
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One slide of a table, with the cell that named it."""
+
+    table: Table
+    row: Row
+    column: str
+    case_id: str
+    slide_id: str
+    target: Target | None  # None: left out, already counted
+    site: str | None
+
+
+def assemble(
+    entries: Sequence[Entry],
+    *,
+    name: str,
+    table: Table,
+    layout: Layout,
+    classes: tuple[str, ...] | None,
+    scored_by: ScoredBy,
+    notes: list[str],
+    excluded: list[Excluded],
+) -> Cohort:
+    """Build the cohort; patients and slides are sorted, so that the order of rows does not matter."""
+    _check_slides(entries)
+    _check_spellings(entries)
+    used = [entry for entry in entries if entry.target is not None]
+    target_column = layout.label or layout.event or ""
+    if not used:
+        hint = "Check the columns, and what was left out"
+        raise table.header_fault("no row of the table can be used", target_column, hint)
+    if layout.task == "classification":
+        _check_class_spellings(used, target_column)
+        classes = classes or sorted_classes({entry.target for entry in used if isinstance(entry.target, str)})
+        _check_classes(used, classes, table, target_column, notes)
+    elif not any(entry.target.event for entry in used if isinstance(entry.target, Survival)):
+        what = f"no event in {len({entry.case_id for entry in used})} cases"
+        raise table.header_fault(what, target_column, "Check event_coding=: 0 and 1 may be the other way round")
+    groups: dict[str, list[Entry]] = {}
+    for entry in sorted(used, key=lambda entry: (entry.case_id, entry.slide_id)):
+        groups.setdefault(entry.case_id, []).append(entry)
+    _note_zero_padding(groups, notes)
+    cases = tuple(_case(rows, scored_by, classes or (), layout, notes) for rows in groups.values())
+    return Cohort(
+        name=name,
+        task=layout.task,
+        cases=cases,
+        classes=classes or () if layout.task == "classification" else (),
+        scored_by=scored_by,
+        source=table.source,
+        notes=tuple(notes),
+        excluded=tuple(excluded),
+    )
+
+
+def sorted_classes(names: set[str]) -> tuple[str, ...]:
+    """Class names in order: by value if all are whole numbers, else by name."""
+    if all(re.fullmatch(r"-?\d+", name) for name in names):
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    return tuple(sorted(names))
+
+
+def _case(rows: list[Entry], scored_by: ScoredBy, classes: tuple[str, ...], layout: Layout, notes: list[str]) -> Case:
+    first = rows[0]
+    targets = {row.slide_id: row.target for row in rows if row.target is not None}
+    differs = next((row for row in rows if row.target != first.target), None)
+    if differs is not None and scored_by == "case":
+        what = (
+            f"patient '{first.case_id}' has {_said(differs.target)} here, {_said(first.target)} in row {first.row.line}"
+        )
+        hint = 'Give the patient one target, or pass scored_by="slide"'
+        raise differs.table.fault(differs.row, layout.label or layout.time or differs.column, what, hint)
+    sites = {row.site for row in rows}
+    if len(sites) > 1:
+        notes.append(f"patient '{first.case_id}' has slides from several sites: counted as having none")
+    slides = tuple(row.slide_id for row in rows)
+    site = first.site if len(sites) == 1 else None
+    assert first.target is not None
+    if differs is None:
+        return Case(first.case_id, slides, first.target, site)
+    return Case(first.case_id, slides, _commonest(list(targets.values()), classes), site, targets)
+
+
+def _commonest(targets: list[Target], classes: tuple[str, ...]) -> Target:
+    """The most frequent target; among equals the later class, or the longest time."""
+    counts = Counter(targets)
+
+    def rank(target: Target) -> tuple[int, float]:
+        return counts[target], target.time if isinstance(target, Survival) else classes.index(target)
+
+    return max(targets, key=rank)
+
+
+def _check_slides(entries: Sequence[Entry]) -> None:
+    seen: dict[str, Entry] = {}
+    for entry in entries:
+        before = seen.setdefault(entry.slide_id, entry)
+        if before is not entry:
+            same = "an identical row" if before.row.cells == entry.row.cells else "another row"
+            what = f"slide '{entry.slide_id}' is already in row {before.row.line} ({same})"
+            raise entry.table.fault(entry.row, entry.column, what, "Keep one row per slide")
+
+
+def _check_spellings(entries: Sequence[Entry]) -> None:
+    seen: dict[str, Entry] = {}
+    for entry in entries:
+        before = seen.setdefault(spelling_key(entry.case_id), entry)
+        if before.case_id != entry.case_id:
+            what = f"patient '{entry.case_id}' is '{before.case_id}' in row {before.row.line}"
+            raise entry.table.fault(entry.row, entry.column, what, "Write one patient's id in one way")
+
+
+def _check_class_spellings(used: Sequence[Entry], column: str) -> None:
+    seen: dict[str, Entry] = {}
+    for entry in used:
+        assert isinstance(entry.target, str)
+        key = re.sub(r"^(-?\d+)\.0+$", r"\1", " ".join(entry.target.casefold().split()))
+        before = seen.setdefault(key, entry)
+        if before.target != entry.target:
+            what = f"class '{entry.target}' is '{before.target}' in row {before.row.line}"
+            raise entry.table.fault(entry.row, column, what, "Write one class in one way")
+
+
+def _check_classes(
+    used: Sequence[Entry], classes: tuple[str, ...], table: Table, column: str, notes: list[str]
+) -> None:
+    counts = Counter(entry.target for entry in used)
+    if len(classes) < 2:
+        raise table.header_fault(f"only one class, '{classes[0]}'", column, "Give a label with two or more classes")
+    notes += [f"class '{name}' has no case" for name in classes if not counts[name]]
+    if len(classes) > 100:
+        what = f"{len(classes)} different classes in {len(used)} rows"
+        raise table.header_fault(what, column, "Check that this is the label column")
+
+
+def _note_zero_padding(groups: dict[str, list[Entry]], notes: list[str]) -> None:
+    digits: dict[str, str] = {}
+    for case_id in groups:
+        if case_id.isdigit():
+            before = digits.setdefault(case_id.lstrip("0"), case_id)
+            if before != case_id:
+                notes.append(f"'{before}' and '{case_id}' are two patients: ids are text, zeros count")
+
+
+def _said(target: Target | None) -> str:
+    if isinstance(target, Survival):
+        return f"time {target.time:g}, {'event' if target.event else 'censored'}"
+    return f"class '{target}'"

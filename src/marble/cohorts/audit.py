@@ -1,0 +1,234 @@
+"""What is wrong with a split: patients on both sides, missing test sets, names that mean the same patient."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+from marble.cohorts.barcodes import slide_id_of, spelling_key, tcga_patient, tcga_site
+from marble.cohorts.cohort import Cohort, Survival
+from marble.cohorts.splitfiles import Member, SplitFile, load_split_files, patient_of
+from marble.cohorts.splits import PARTS, Split
+
+Kind = Literal["leak", "fault", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing the audit found: a leak (results cannot be trusted), a fault, or a note."""
+
+    kind: Kind
+    what: str
+    between: tuple[str, ...] = ()  # the parts concerned
+    names: tuple[str, ...] = ()  # the patients or sites concerned, all of them
+
+    def line(self) -> str:
+        return f"{self.kind}: {self.what}" + (f": {', '.join(self.names)}" if self.names else "")
+
+
+@dataclass(frozen=True)
+class SplitAudit:
+    """The findings on one split, with the patients and labels of each part."""
+
+    source: str
+    number: int
+    sizes: dict[str, str]  # by part, as text
+    findings: tuple[Finding, ...]
+
+    def shared(self, one: str, other: str) -> tuple[str, ...]:
+        """The patients that two parts share."""
+        pair = {one, other}
+        return tuple(
+            name
+            for found in self.findings
+            if found.kind == "leak" and set(found.between) == pair
+            for name in found.names
+        )
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The findings on all splits of a file or folder."""
+
+    splits: tuple[SplitAudit, ...] = field(default_factory=tuple)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether any patient is on two sides of any split."""
+        return any(found.kind == "leak" for split in self.splits for found in split.findings)
+
+    @property
+    def faults(self) -> bool:
+        """Whether any split lacks a test set, or does not fit the cohort."""
+        return any(found.kind == "fault" for split in self.splits for found in split.findings)
+
+    def lines(self) -> list[str]:
+        """The whole report, for printing."""
+        lines = []
+        for split in self.splits:
+            lines.append(f"{split.source} (split {split.number})")
+            lines += [f"  {part}: {size}" for part, size in split.sizes.items()]
+            lines += [f"  {found.line()}" for found in split.findings]
+            if not any(found.kind in ("leak", "fault") for found in split.findings):
+                lines.append("  ok: no patient is in two parts, and there is a test set")
+        leaking = sum(any(found.kind == "leak" for found in split.findings) for split in self.splits)
+        faulty = sum(any(found.kind == "fault" for found in split.findings) for split in self.splits)
+        lines.append(f"splits: {len(self.splits)}, with leaked patients: {leaking}, with other faults: {faulty}")
+        return lines
+
+
+def audit(what: str | Path | Split | Sequence[Split], cohort: Cohort | None = None) -> Audit:
+    """Audit a split file, a folder of them, or splits. Without a cohort, TCGA barcodes say who the patients are."""
+    if isinstance(what, str | Path):
+        stated = load_split_files(what)
+    else:
+        stated = [_as_stated(split) for split in ([what] if isinstance(what, Split) else what)]
+    return Audit(tuple(_audit_one(split, cohort) for split in stated))
+
+
+def _as_stated(split: Split) -> SplitFile:
+    members = {part: tuple(Member(name, 0) for name in names) for part, names in split.parts()}
+    return SplitFile(split.scheme, split.repeat, split.scheme, split.seed, members)
+
+
+def _audit_one(split: SplitFile, cohort: Cohort | None) -> SplitAudit:
+    resolve = _Patients(cohort)
+    by_part = {part: {resolve(member.stands_for) for member in split.members[part]} for part in PARTS}
+    findings = [
+        *_shared_patients(by_part),
+        *_spellings(split, resolve),
+        *_repeated(split),
+        *_empty_parts(split),
+        *(_against_cohort(split, by_part, resolve, cohort) if cohort is not None else ()),
+        *_unknown_patients(by_part, cohort),
+        *_shared_sites(by_part, cohort),
+    ]
+    sizes = {part: _size(split.members[part], by_part[part], cohort) for part in PARTS}
+    return SplitAudit(split.source, split.number, sizes, tuple(findings))
+
+
+class _Patients:
+    """Who a name stands for, with all spellings of one patient as one."""
+
+    def __init__(self, cohort: Cohort | None) -> None:
+        self._cohort = cohort
+        self._names: dict[str, str] = {}
+        for case in cohort.cases if cohort is not None else ():
+            self._names[spelling_key(case.case_id)] = case.case_id
+
+    def __call__(self, name: str) -> str:
+        patient = patient_of(name, self._cohort)
+        return self._names.setdefault(spelling_key(patient), patient)
+
+
+def _shared_patients(by_part: dict[str, set[str]]) -> Iterable[Finding]:
+    for one, other in combinations(PARTS, 2):
+        shared = sorted(by_part[one] & by_part[other])
+        if shared:
+            yield Finding("leak", f"{_count(shared, 'patient')} in both {one} and {other}", (one, other), tuple(shared))
+
+
+def _spellings(split: SplitFile, resolve: _Patients) -> Iterable[Finding]:
+    """Names that other tools take for different patients although only case or blanks differ."""
+    seen: dict[str, dict[str, set[str]]] = {}
+    for part, member in split.all():
+        name = member.stands_for
+        spelling = patient_of(name, None) if name == name.strip() else name
+        seen.setdefault(resolve(name), {}).setdefault(spelling, set()).add(part)
+    for patient, spellings in sorted(seen.items()):
+        known = {*spellings, patient}
+        if any(text != text.strip() or _only_case_differs(text, known) for text in spellings):
+            parts = tuple(part for part in PARTS if any(part in found for found in spellings.values()))
+            listed = " and ".join(repr(text) for text in sorted(spellings))
+            yield Finding("fault", f"patient {patient} is spelt {listed} (in {', '.join(parts)})", parts)
+
+
+def _only_case_differs(text: str, spellings: Iterable[str]) -> bool:
+    return any(other != text and other.strip().casefold() == text.strip().casefold() for other in spellings)
+
+
+def _repeated(split: SplitFile) -> Iterable[Finding]:
+    for part in PARTS:
+        counts = Counter(slide_id_of(member.name) for member in split.members[part])
+        twice = sorted(name for name, count in counts.items() if count > 1)
+        if twice:
+            yield Finding("fault", f"{_count(twice, 'name')} more than once in {part}", (part,), tuple(twice))
+
+
+def _empty_parts(split: SplitFile) -> Iterable[Finding]:
+    consequence = {
+        "train": "there is nothing to train on",
+        "val": "the checkpoint would have to be chosen on test or on train",
+        "test": "results could only be reported on the patients that chose the checkpoint",
+    }
+    for part in PARTS:
+        if not split.members[part]:
+            yield Finding("fault", f"no {part} set: {consequence[part]}", (part,))
+
+
+def _against_cohort(
+    split: SplitFile, by_part: dict[str, set[str]], resolve: _Patients, cohort: Cohort
+) -> Iterable[Finding]:
+    for part in PARTS:
+        unknown = sorted({member.name for member in split.members[part] if resolve(member.stands_for) not in cohort})
+        if unknown:
+            what = f"{_count(unknown, 'name')} of {part} not in cohort {cohort.name}"
+            yield Finding("fault", what, (part,), tuple(unknown))
+    slides = {slide_id_of(member.name) for _, member in split.all() if resolve(member.stands_for) in cohort}
+    absent = sorted(name for name in slides if name not in cohort and not cohort.has_slide(name) and _is_slide(name))
+    if absent:
+        yield Finding(
+            "note", f"{_count(absent, 'slide')} of known patients not in cohort {cohort.name}", (), tuple(absent)
+        )
+    placed = set().union(*by_part.values())
+    uncovered = sorted(case.case_id for case in cohort.cases if case.case_id not in placed)
+    if uncovered:
+        yield Finding("fault", f"{_count(uncovered, 'patient')} of {cohort.name} in no part", (), tuple(uncovered))
+
+
+def _unknown_patients(by_part: dict[str, set[str]], cohort: Cohort | None) -> Iterable[Finding]:
+    if cohort is not None:
+        return
+    names = [name for part in by_part.values() for name in part if tcga_patient(name) is None]
+    if names:
+        what = f"{len(names)} names are no TCGA barcodes and count as a patient each: give the cohort to know better"
+        yield Finding("note", what)
+
+
+def _shared_sites(by_part: dict[str, set[str]], cohort: Cohort | None) -> Iterable[Finding]:
+    sites = {part: {site for name in names if (site := _site(name, cohort))} for part, names in by_part.items()}
+    shared = sorted(sites["train"] & sites["test"])
+    if sites["train"] and sites["test"]:
+        total = len(sites["train"] | sites["val"] | sites["test"])
+        what = f"{len(shared)} of {total} sites in both train and test (to be expected unless split by site)"
+        yield Finding("note", what, ("train", "test"))
+
+
+def _is_slide(name: str) -> bool:
+    return tcga_patient(name) not in (None, name)
+
+
+def _site(patient: str, cohort: Cohort | None) -> str | None:
+    if cohort is not None and patient in cohort:
+        return cohort.case(patient).site
+    return tcga_site(patient)
+
+
+def _size(members: Sequence[Member], patients: set[str], cohort: Cohort | None) -> str:
+    text = f"{len(members)} names, {len(patients)} patients"
+    if cohort is None:
+        return text
+    targets = [cohort.case(patient).target for patient in patients if patient in cohort]
+    if cohort.task == "survival":
+        events = sum(isinstance(target, Survival) and target.event for target in targets)
+        return f"{text}; {events} events, {len(targets) - events} censored"
+    counts = Counter(targets)
+    return f"{text}; " + ", ".join(f"{name} {counts[name]}" for name in cohort.classes)
+
+
+def _count(items: Sequence[str], noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

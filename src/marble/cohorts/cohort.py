@@ -1,0 +1,210 @@
+"""A cohort: patients, their slides, and what is to be predicted for each."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from marble.errors import TableError
+from marble.files import sha256_bytes
+from marble.specs import canonical_json
+
+TaskName = Literal["classification", "survival"]
+ScoredBy = Literal["case", "slide"]
+
+
+@dataclass(frozen=True)
+class Survival:
+    """Time under observation, and whether it ended with the event (True) or without it (censored)."""
+
+    time: float
+    event: bool
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.time) or self.time < 0:
+            raise TableError(f"time {self.time} is not a number >= 0", hint="Give a time since diagnosis")
+
+
+Target = str | Survival
+
+
+@dataclass(frozen=True)
+class Case:
+    """One patient.
+
+    In a cohort scored by slide, slides of one patient may have targets of their own (`slide_targets`); `target` is
+    then the one by which the patient is stratified.
+    """
+
+    case_id: str
+    slides: tuple[str, ...]
+    target: Target
+    site: str | None = None
+    slide_targets: Mapping[str, Target] = field(default_factory=dict, hash=False)
+
+    def target_of(self, slide_id: str) -> Target:
+        return self.slide_targets.get(slide_id, self.target)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What gets one prediction and one score: a patient, or a slide in a cohort scored by slide."""
+
+    unit_id: str
+    case_id: str
+    slides: tuple[str, ...]
+    target: Target
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A row of the table that is not used, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Patients with slides and targets, checked: ids are unique text, every slide has one patient and one target."""
+
+    name: str
+    task: TaskName
+    cases: tuple[Case, ...]
+    classes: tuple[str, ...] = ()
+    scored_by: ScoredBy = "case"
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.cases:
+            raise self._fault("the cohort has no case", "Check what was excluded from the table")
+        for case in self.cases:
+            self._check_case(case)
+        self._check_unique("case", Counter(case.case_id for case in self.cases))
+        self._check_unique("slide", Counter(self.slides()))
+
+    def slides(self) -> tuple[str, ...]:
+        """Every slide, in the order of the cases."""
+        return tuple(slide for case in self.cases for slide in case.slides)
+
+    def case_of(self, slide_id: str) -> Case:
+        """The patient a slide belongs to."""
+        if slide_id not in self._by_slide:
+            raise self._fault(f"slide '{slide_id}' is not in the cohort", "Check the slide's name in the table")
+        return self._by_slide[slide_id]
+
+    def case(self, case_id: str) -> Case:
+        """The patient of this id."""
+        if case_id not in self._by_id:
+            raise self._fault(f"case '{case_id}' is not in the cohort", "Check the case's id in the table")
+        return self._by_id[case_id]
+
+    def __contains__(self, case_id: str) -> bool:
+        return case_id in self._by_id
+
+    def has_slide(self, slide_id: str) -> bool:
+        return slide_id in self._by_slide
+
+    def units(self) -> tuple[Unit, ...]:
+        """What is scored: one per case, or one per slide."""
+        if self.scored_by == "case":
+            return tuple(Unit(case.case_id, case.case_id, case.slides, case.target) for case in self.cases)
+        return tuple(
+            Unit(slide, case.case_id, (slide,), case.target_of(slide)) for case in self.cases for slide in case.slides
+        )
+
+    def fingerprint(self) -> str:
+        """16 hex digits over all patients, slides, targets and the unit of scoring, whatever the order of rows."""
+        rows = sorted(
+            [case.case_id, slide, case.site, _plain(case.target), _plain(case.target_of(slide))]
+            for case in self.cases
+            for slide in case.slides
+        )
+        content = {"task": self.task, "classes": self.classes, "scored_by": self.scored_by, "rows": rows}
+        return sha256_bytes(canonical_json(content))[:16]
+
+    def summary(self) -> str:
+        """A few lines for the terminal: sizes, targets, exclusions, and what the reader noticed."""
+        lines = [f"{self.name}: {self.task}, {len(self.cases)} cases, {len(self.slides())} slides"]
+        lines.append(f"scored by {self.scored_by}, split by case")
+        lines += self._survival_lines() if self.task == "survival" else self._class_lines()
+        sites = {case.site for case in self.cases if case.site is not None}
+        if sites:
+            lines.append(f"sites: {len(sites)}")
+        reasons = Counter(item.reason for item in self.excluded)
+        lines += [f"excluded: {count} ({reason})" for reason, count in sorted(reasons.items())]
+        lines += [f"note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    @cached_property
+    def _by_slide(self) -> dict[str, Case]:
+        return {slide: case for case in self.cases for slide in case.slides}
+
+    @cached_property
+    def _by_id(self) -> dict[str, Case]:
+        return {case.case_id: case for case in self.cases}
+
+    def _survival_lines(self) -> list[str]:
+        outcomes = [unit.target for unit in self.units() if isinstance(unit.target, Survival)]
+        events = sum(outcome.event for outcome in outcomes)
+        follow_up = median_follow_up(outcomes)
+        share = 100 * events / len(outcomes)
+        return [
+            f"events: {events}, censored: {len(outcomes) - events}, event rate: {share:.1f} %",
+            f"median follow-up: {'not reached' if follow_up is None else f'{follow_up:g}'} (reverse Kaplan-Meier)",
+        ]
+
+    def _class_lines(self) -> list[str]:
+        counts = Counter(unit.target for unit in self.units())
+        return [f"class {name}: {counts[name]}" for name in self.classes]
+
+    def _check_case(self, case: Case) -> None:
+        if not case.case_id or not case.slides:
+            what = f"case '{case.case_id}' has no slide" if case.case_id else "a case without an id"
+            raise self._fault(what, "Give every case an id and at least one slide")
+        strangers = set(case.slide_targets) - set(case.slides)
+        if strangers:
+            raise self._fault(f"case '{case.case_id}' has a target for '{min(strangers)}', not its slide", "Remove it")
+        for target in (case.target, *case.slide_targets.values()):
+            self._check_target(case.case_id, target)
+        if self.scored_by == "case" and any(target != case.target for target in case.slide_targets.values()):
+            what = f"slides of case '{case.case_id}' have different targets"
+            raise self._fault(what, "Give the patient one target, or score by slide")
+
+    def _check_target(self, case_id: str, target: Target) -> None:
+        if isinstance(target, Survival) != (self.task == "survival"):
+            wanted = "a time and an event" if self.task == "survival" else "a class"
+            raise self._fault(f"case '{case_id}' needs {wanted}, not {target!r}", "Check the task of the cohort")
+        if isinstance(target, str) and target not in self.classes:
+            what = f"case '{case_id}' has class '{target}', not one of {', '.join(self.classes)}"
+            raise self._fault(what, "Add it to the classes")
+
+    def _check_unique(self, kind: str, counts: Counter[str]) -> None:
+        twice = sorted(name for name, count in counts.items() if count > 1)
+        if twice:
+            raise self._fault(f"{kind} '{twice[0]}' appears twice", f"Give every {kind} one entry")
+
+    def _fault(self, what: str, hint: str) -> TableError:
+        return TableError(what, where=self.source or self.name, hint=hint)
+
+
+def median_follow_up(outcomes: Sequence[Survival]) -> float | None:
+    """The median of the time to censoring (Kaplan-Meier with the roles of event and censoring swapped)."""
+    staying = 1.0
+    for time in sorted({outcome.time for outcome in outcomes}):
+        censored = sum(outcome.time == time and not outcome.event for outcome in outcomes)
+        at_risk = sum(outcome.time >= time for outcome in outcomes)
+        staying *= 1 - censored / at_risk
+        if staying <= 0.5:
+            return time
+    return None
+
+
+def _plain(target: Target) -> object:
+    return [target.time, target.event] if isinstance(target, Survival) else target

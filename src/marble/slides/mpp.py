@@ -1,0 +1,135 @@
+"""The pixel size of a slide, in micrometres: where it may come from, and when it is refused.
+
+Order: given by the user; the vendor's own fields; TIFF resolution tags; objective power (10x is 1 um/px by
+convention). The first that is present decides: a present but absurd value is refused, never passed over for the next.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from marble.errors import SlideError, TableError
+
+MIN_MPP, MAX_MPP = 0.05, 20.0
+MAX_ASPECT = 0.02
+MAX_OBJECTIVE_CONTRADICTION = 2.0
+NOMINAL_MPP_AT_1X = 10.0
+_GIVE_IT = "If you know the pixel size, give it with --mpp-csv (columns wsi,mpp)"
+
+
+@dataclass(frozen=True)
+class PixelSize:
+    """Micrometres per level-0 pixel, and where that number comes from."""
+
+    mpp: float
+    origin: str
+
+
+@dataclass(frozen=True)
+class PixelSizeClues:
+    """What a file says: a text pair for each field present, in order of trust, and the objective's power."""
+
+    fields: tuple[tuple[str, str, str], ...] = ()  # (origin, x, y)
+    objective: str | None = None
+
+
+def pixel_size(clues: PixelSizeClues, given: float | None, path: Path) -> PixelSize:
+    """Decide on the pixel size of `path`, or refuse by name."""
+    if given is not None:
+        return PixelSize(_plausible(given, "given by the user", path), "given by the user")
+    power = _number(clues.objective) if clues.objective is not None else None
+    for origin, text_x, text_y in clues.fields:
+        x, y = (_plausible(_number(text), origin, path) for text in (text_x, text_y))
+        if abs(x - y) > MAX_ASPECT * min(x, y):
+            raise _refused(f"pixels are not square: {x:g} x {y:g} um ({origin})", path)
+        size = PixelSize((x + y) / 2, origin)
+        if power is not None and power > 0:
+            _require_agreement(size, power, path)
+        return size
+    if power is not None:
+        if not power > 0 or not math.isfinite(power):
+            raise _refused(f"no pixel size, and the objective's power is '{clues.objective}'", path)
+        origin = f"objective power {power:g} (nominal)"
+        return PixelSize(_plausible(NOMINAL_MPP_AT_1X / power, origin, path), origin)
+    raise _refused("no pixel size: neither the vendor's fields, resolution tags nor an objective power", path)
+
+
+def tiff_resolution(x: str | None, y: str | None, unit: str | None) -> tuple[str, str, str] | None:
+    """Resolution tags (pixels per unit) as a clue; None without a unit of length, which is how TIFF says unknown."""
+    um_per_unit = {"centimeter": 10_000.0, "inch": 25_400.0}.get((unit or "").lower())
+    if um_per_unit is None or x is None or y is None:
+        return None
+    return "tiff resolution tags", _inverse(x, um_per_unit), _inverse(y, um_per_unit)
+
+
+def read_mpp_csv(path: str | Path) -> dict[str, float]:
+    """Pixel sizes by slide from a table with the columns `wsi` (file name or stem) and `mpp`."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.DictReader(file))
+            header = rows[0].keys() if rows else ()
+    except OSError as error:
+        raise TableError(f"cannot be read: {error.strerror or error}", where=path) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableError(f"not a CSV table in UTF-8: {error}", where=path) from None
+    if missing := {"wsi", "mpp"} - set(header):
+        raise TableError(
+            f"no column {', '.join(sorted(missing))}, or no rows",
+            where=path,
+            hint="The table needs the columns wsi,mpp, for example `case-1.svs,0.2527`",
+        )
+    sizes: dict[str, float] = {}
+    for number, row in enumerate(rows, start=2):
+        name, text = (row["wsi"] or "").strip(), (row["mpp"] or "").strip()
+        where = f"{path}, row {number}"
+        if not name:
+            raise TableError("column wsi is empty", where=where)
+        if name in sizes:
+            raise TableError(f"slide '{name}' occurs twice", where=where, hint="Keep one row for each slide")
+        value = _number(text)
+        if not MIN_MPP <= value <= MAX_MPP:
+            raise TableError(f"mpp '{text}' of slide '{name}' is not a number in {MIN_MPP} to {MAX_MPP:g}", where=where)
+        sizes[name] = value
+    return sizes
+
+
+def mpp_of(path: str | Path, sizes: Mapping[str, float]) -> float | None:
+    """The row for this slide, by file name first, then by stem."""
+    file = Path(path)
+    return sizes.get(file.name, sizes.get(file.stem))
+
+
+def _require_agreement(size: PixelSize, power: float, path: Path) -> None:
+    nominal = NOMINAL_MPP_AT_1X / power
+    if max(size.mpp / nominal, nominal / size.mpp) > MAX_OBJECTIVE_CONTRADICTION:
+        raise _refused(
+            f"pixel size {size.mpp:g} um ({size.origin}) contradicts its objective power {power:g}, "
+            f"which means about {nominal:g} um",
+            path,
+        )
+
+
+def _plausible(value: float, origin: str, path: Path) -> float:
+    if not math.isfinite(value) or not MIN_MPP <= value <= MAX_MPP:
+        raise _refused(f"pixel size {value:g} um ({origin}) is outside {MIN_MPP} to {MAX_MPP:g}", path)
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _inverse(pixels_per_unit: str, um_per_unit: float) -> str:
+    value = _number(pixels_per_unit)
+    return repr(um_per_unit / value) if value else "inf"
+
+
+def _refused(what: str, path: Path) -> SlideError:
+    return SlideError(what, where=path, hint=_GIVE_IT)

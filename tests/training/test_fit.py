@@ -1,0 +1,256 @@
+"""The loop: same seed, same bytes; a killed run resumes to the same bytes; test labels have no say."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marble import files
+from marble.bags.store import BagStore
+from marble.bags.tensors import map_file
+from marble.errors import NonFiniteError, RunError
+from marble.training.checkpoint import load_checkpoint, newest, save_checkpoint
+from marble.training.run import PlannedRun, Run, execute
+from tests.training.jobs import plan, with_recipe
+
+MARBLE = '[{ name = "marble", d_state = 8 }]'
+RESULT = ("model.safetensors", "predictions.csv", "history.csv")
+
+
+def _bytes(folder: str | Path) -> dict[str, bytes]:
+    return {name: (Path(folder) / name).read_bytes() for name in RESULT}
+
+
+@pytest.mark.parametrize("kind", ["burden", "survival"])
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, kind: str) -> None:
+    results = []
+    for name in ("a", "b"):
+        planned = plan(tmp_path / name, kind, MARBLE)[0]
+        execute(planned)
+        results.append(_bytes(planned.folder))
+    assert results[0] == results[1]
+
+
+def test_another_seed_gives_another_model(tmp_path: Path) -> None:
+    first, *_ = plan(tmp_path, models='[{ name = "mean", hidden = 8 }]')
+    other = first.model_copy(
+        update={"job": first.job.model_copy(update={"seed": 99}), "folder": str(tmp_path / "other")}
+    )
+    execute(first)
+    execute(other)
+    assert _bytes(first.folder)["model.safetensors"] != _bytes(other.folder)["model.safetensors"]
+
+
+WORKER = """
+import json, sys
+from marble.training.run import PlannedRun, execute
+execute(PlannedRun.model_validate_json(open(sys.argv[1]).read()))
+"""
+
+
+def _killed_and_resumed(planned: PlannedRun, tmp_path: Path, kills: int, rng: random.Random, whole_s: float) -> None:
+    """Start the run in a process of its own, kill it at random moments, and start it again until it is done."""
+    job = tmp_path / "job.json"
+    job.write_text(planned.model_dump_json())
+    done = 0
+    started = False
+    while not (Path(planned.folder) / "run.json").exists():
+        process = subprocess.Popen([sys.executable, "-c", WORKER, str(job)], env={**os.environ, "OMP_NUM_THREADS": "1"})
+        if done < kills:
+            time.sleep(rng.uniform(0.3, 1.0) * whole_s)
+            process.send_signal(signal.SIGKILL)
+            done += 1
+        process.wait()
+        root = Path(planned.folder)
+        started = started or (root / "checkpoints").exists()
+        if started and not (root / "fit.json").exists():
+            assert newest(root / "checkpoints") is not None  # once there was one, a valid one always exists
+    assert done > 0
+
+
+def _survives_kills(tmp_path: Path, kills: int) -> None:
+    straight = plan(tmp_path / "straight", models='[{ name = "abmil", hidden = 16 }]', epochs=4)[0]
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import marble.training.run"], check=True)
+    importing = time.monotonic() - began
+    began = time.monotonic()
+    execute(straight)
+    whole = time.monotonic() - began + importing
+    broken = plan(tmp_path / "broken", models='[{ name = "abmil", hidden = 16 }]', epochs=4)[0]
+    _killed_and_resumed(broken, tmp_path, kills, random.Random(0), whole)
+    assert _bytes(straight.folder) == _bytes(broken.folder)
+    assert not list(Path(broken.folder).rglob("*.part"))
+
+
+def test_killed_twice_resumes_bitwise(tmp_path: Path) -> None:
+    _survives_kills(tmp_path, kills=2)
+
+
+@pytest.mark.reliability
+def test_killed_twenty_times_resumes_bitwise(tmp_path: Path) -> None:
+    for number in range(10):
+        _survives_kills(tmp_path / str(number), kills=2)
+
+
+def test_test_labels_have_no_say(tmp_path: Path) -> None:
+    """With noise for test labels, the weights, the threshold and the history stay byte for byte the same."""
+    honest = plan(tmp_path / "a")[0]
+    execute(honest)
+    noisy = plan(tmp_path / "b")[0]
+    held_out = json.loads(Path(noisy.test).read_text())
+    rng = random.Random(1)
+    for case in held_out["cases"]:
+        case["target"]["label"] = rng.choice(["negative", "positive"])
+    files.publish_json(noisy.test, held_out)
+    execute(noisy)
+    for name in ("model.safetensors", "history.csv"):
+        assert _bytes(honest.folder)[name] == _bytes(noisy.folder)[name]
+    a, b = Run.open(honest.folder).record, Run.open(noisy.folder).record
+    assert a["calibration"] == b["calibration"]
+    assert a["fit"] == b["fit"]
+
+
+def test_training_never_opens_the_held_out_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = plan(tmp_path)[0]
+    opened: list[str] = []
+    real = files.read_json
+
+    def watch(path: str | Path) -> Any:
+        opened.append(str(path))
+        return real(path)
+
+    monkeypatch.setattr(files, "read_json", watch)
+    from marble.training.fit import fit
+
+    fit(planned.job, planned.folder)
+    assert planned.test not in opened
+    execute(planned)
+    assert opened.count(planned.test) == 1
+    patients = {case.case_id for case in (*planned.job.train, *planned.job.val)}
+    held_out = {case["case_id"] for case in json.loads(Path(planned.test).read_text())["cases"]}
+    assert not patients & held_out
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    planned = plan(tmp_path)[0]
+    execute(planned)
+    before = {path: path.stat().st_mtime_ns for path in Path(planned.folder).iterdir()}
+    execute(planned)
+    assert before == {path: path.stat().st_mtime_ns for path in Path(planned.folder).iterdir()}
+
+
+@pytest.mark.parametrize("change", ["lr", "seed", "threads"])
+def test_resuming_as_another_job_is_refused(tmp_path: Path, change: str) -> None:
+    planned = plan(tmp_path)[0]
+    execute(planned)
+    Path(planned.folder, "fit.json").unlink()
+    Path(planned.folder, "run.json").unlink()
+    if change == "lr":
+        other = with_recipe(planned, lr=1e-5)
+    else:
+        other = planned.model_copy(update={"job": planned.job.model_copy(update={change: 2})})
+    with pytest.raises(RunError, match="started with another job than it would be resumed with"):
+        execute(other)
+    record = execute(other.model_copy(update={"allow_drift": True}))
+    assert record["fit"]["drift"] is True
+
+
+def test_changed_bags_are_another_job(tmp_path: Path) -> None:
+    planned = plan(tmp_path)[0]
+    store = BagStore(planned.job.store)
+    slide = planned.job.train[0].slides[0]
+    bag = store.load(slide)
+    changed = bag.with_levels([bag.levels[0], bag.levels[1].take(torch.arange(len(bag.finest) - 1), None)])
+    levels = [bag.levels[0], bag.levels[1]]
+    assert bag.finest.parent is not None
+    levels[1] = bag.finest.take(torch.arange(len(bag.finest) - 1), bag.finest.parent[:-1])
+    store.save(changed.with_levels(levels))
+    again = plan(tmp_path)[0]
+    assert again.job.bags_sha256 != planned.job.bags_sha256
+
+
+def test_a_nan_stops_at_once_and_names_slide_and_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = plan(tmp_path)[0]
+    from marble.training.loop import TrainingLoop
+
+    original = TrainingLoop._loss
+    steps: list[str] = []
+
+    def poisoned(self: Any, slide: str, out: Any) -> Any:
+        steps.append(slide)
+        loss = original(self, slide, out)
+        return loss * float("nan") if len(steps) == 3 else loss
+
+    monkeypatch.setattr(TrainingLoop, "_loss", poisoned)
+    with pytest.raises(NonFiniteError, match="loss is nan at epoch 1, step 3") as caught:
+        execute(planned)
+    assert caught.value.where == steps[-1]
+    assert len(steps) == 3
+    for path in Path(planned.folder).rglob("*.safetensors"):
+        for tensor in map_file(path)[0].values():
+            assert torch.isfinite(tensor.double()).all()
+
+
+def test_a_non_finite_gradient_stops_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = plan(tmp_path)[0]
+    from marble.training.loop import TrainingLoop
+
+    original = TrainingLoop._loss
+
+    def poisoned(self: Any, slide: str, out: Any) -> Any:
+        loss = original(self, slide, out)
+        return loss + (loss.detach() * 0 + (loss * 0).sqrt() * 0)  # finite, but the derivative of sqrt at 0 is not
+
+    monkeypatch.setattr(TrainingLoop, "_loss", poisoned)
+    with pytest.raises(NonFiniteError, match="gradient is not finite at epoch 1, step 1"):
+        execute(planned)
+
+
+def test_selection_that_cannot_be_made_is_refused_before_training(tmp_path: Path) -> None:
+    planned = plan(tmp_path)[0]
+    one_class = tuple(case for case in planned.job.val if case.target.label == "positive")
+    job = planned.job.model_copy(update={"val": one_class})
+    with pytest.raises(RunError, match=r"validation auc is undefined \(.*\), so no checkpoint could be chosen"):
+        execute(planned.model_copy(update={"job": job}))
+
+
+def test_early_stopping_and_choice(tmp_path: Path) -> None:
+    planned = with_recipe(plan(tmp_path, epochs=30)[0], patience=2)
+    record = execute(planned)
+    rows = list(csv.DictReader((Path(planned.folder) / "history.csv").open()))
+    aucs = [float(row["val_auc"]) for row in rows]
+    losses = [float(row["val_loss"]) for row in rows]
+    best = max(range(len(rows)), key=lambda i: (aucs[i], -losses[i]))
+    assert record["fit"]["best_epoch"] == best + 1
+    assert record["fit"]["epochs"] == len(rows) < 30
+    assert len(rows) - 1 - aucs.index(max(aucs)) == 2
+
+
+def test_the_newest_whole_checkpoint_wins(tmp_path: Path) -> None:
+    for epoch in range(3):
+        save_checkpoint(tmp_path, epoch, {"model": {"w": torch.full((2,), float(epoch))}}, {"epoch": epoch})
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.epoch == 2
+    damaged = tmp_path / "epoch-0002" / "model.safetensors"
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(bytes(data))
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.epoch == 1
+    assert torch.equal(found.tensors("model")["w"], torch.ones(2))
+    save_checkpoint(tmp_path, 2, {"model": {"w": torch.zeros(2)}}, {})  # over the damaged one
+    assert load_checkpoint(tmp_path / "epoch-0002").epoch == 2
+    assert newest(tmp_path / "none") is None
