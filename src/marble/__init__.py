@@ -14,20 +14,46 @@ if TYPE_CHECKING:
     from marble.bags.bag import Bag, Level
     from marble.bags.store import BagStore
     from marble.errors import MarbleError
-    from marble.models import MODELS, build
+    from marble.experiment import Experiment
+    from marble.models import MODELS, BagModel, Output, build
+    from marble.models.inference import Prediction
+    from marble.prediction import Predictor, predict
+    from marble.slides.reader import Slide
 
 __version__ = VERSION
 
 _HOME = {
     "MODELS": "marble.models",
     "Bag": "marble.bags.bag",
+    "BagModel": "marble.models",
     "BagStore": "marble.bags.store",
+    "Experiment": "marble.experiment",
     "Level": "marble.bags.bag",
     "MarbleError": "marble.errors",
+    "Output": "marble.models",
+    "Prediction": "marble.models.inference",
+    "Predictor": "marble.prediction",
+    "Slide": "marble.slides.reader",
     "build": "marble.models",
+    "predict": "marble.prediction",
 }
 
-__all__ = ["MODELS", "Bag", "BagStore", "Level", "MarbleError", "__version__", "build"]
+__all__ = [
+    "MODELS",
+    "Bag",
+    "BagModel",
+    "BagStore",
+    "Experiment",
+    "Level",
+    "MarbleError",
+    "Output",
+    "Prediction",
+    "Predictor",
+    "Slide",
+    "__version__",
+    "build",
+    "predict",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -44,7 +44,7 @@ def test_an_error_at_any_step_keeps_the_old_artefact(
     elif step == "fsync_directory":
         monkeypatch.setattr(files, "_fsync_directory", fail)
     else:
-        monkeypatch.setattr(files.os, step, fail)
+        monkeypatch.setattr(os, step, fail)
     with pytest.raises(OSError, match=r"cannot write .*a: .* bytes free") as caught:
         files.publish(target, content)
     monkeypatch.undo()
@@ -56,9 +56,18 @@ def test_an_error_at_any_step_keeps_the_old_artefact(
 
 def test_the_order_of_a_publish_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace: list[str] = []
-    for name in ("fsync", "replace"):
+
+    def traced(name: str) -> None:
         original = getattr(os, name)
-        monkeypatch.setattr(files.os, name, lambda *a, _n=name, _f=original, **k: (trace.append(_n), _f(*a, **k))[1])
+
+        def call(*args: Any) -> Any:
+            trace.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("fsync", "replace"):
+        traced(name)
     files.publish(tmp_path / "a", b"x")
     assert trace == ["fsync", "replace", "fsync"]
 

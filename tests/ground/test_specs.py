@@ -43,7 +43,7 @@ def test_every_field_changes_the_fingerprint() -> None:
 
 def test_specs_do_not_change() -> None:
     with pytest.raises(ValidationError):
-        Outer().name = "other"  # type: ignore[misc]
+        Outer().name = "other"
 
 
 @settings(max_examples=50, deadline=None)

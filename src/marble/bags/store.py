@@ -34,6 +34,11 @@ _PLAIN = re.compile(r"[^A-Za-z0-9._ +=@,-]")
 _verified: dict[Path, tuple[int, int, int, str]] = {}
 
 
+def forget(path: Path) -> None:
+    """Check this file again at its next load, whatever was found before."""
+    _verified.pop(path.resolve(), None)
+
+
 class LevelCount(Spec):
     """How many tokens of which kind one level holds."""
 
@@ -164,7 +169,8 @@ class BagStore:
         if path.exists():
             self.common().require_same_recipe(bag.provenance, where=path, against=f"bag '{bag.slide_id}'")
         else:
-            common = bag.provenance.model_copy(update={"slide": None, "l0_origin_px": None, "notes": {}})
+            settings = {key: value for key, value in bag.provenance.notes.items() if key == "extract"}
+            common = bag.provenance.model_copy(update={"slide": None, "l0_origin_px": None, "notes": settings})
             files.publish_json(path, {"format": FORMAT, "provenance": common.model_dump(mode="json")})
 
     def common(self) -> Provenance:
