@@ -61,7 +61,7 @@ def _slides(root: Path, executor: Executor) -> list[Path]:
     """Draw the slides that are not there yet, and write the table of labels."""
     numbers = range(PATIENTS)
     paths = [root / "slides" / f"P{number:03d}-S0.tiff" for number in numbers]
-    rows = [f"P{number:03d},P{number:03d}-S0,{'lesion' if number % 2 else 'no-lesion'}" for number in numbers]
+    rows = [f"P{number:03d},P{number:03d}-S0,{'tumour' if number % 2 else 'benign'}" for number in numbers]
     files.publish(root / "cohort.csv", "\n".join(["case_id,slide_id,label", *rows]) + "\n")
     missing = [(str(path), number) for number, path in zip(numbers, paths, strict=True) if not path.exists()]
     for ended in executor.map(_draw, missing):

@@ -143,10 +143,9 @@ def test_output_keeps_the_contract() -> None:
 
 
 def test_parameter_count_is_the_papers() -> None:
-    with torch.device("meta"):
-        assert build("marble", 1024, 2).parameter_count() == 15_301_314
-        scan = build("marble", 1024, 2).parameter_count()
-        control = build("marble", 1024, 2, mixer="mlp").parameter_count()
+    scan = build("marble", 1024, 2).parameter_count()
+    control = build("marble", 1024, 2, mixer="mlp").parameter_count()
+    assert scan == 15_301_314
     assert abs(control - scan) <= 3 * 1024  # half a hidden unit per block is the nearest integers allow
 
 

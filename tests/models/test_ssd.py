@@ -160,7 +160,7 @@ def test_names_sizes_and_initialisation() -> None:
     torch.manual_seed(0)
     block = Mamba2(1024)
     assert set(block.state_dict()) == NAMES
-    assert sum(p.numel() for p in block.parameters()) == 6_600_032
+    assert sum(p.numel() for p in block.parameters()) == 6_600_032 == block.shape.parameters(1024)
     assert block.in_proj.weight.shape == (4384, 1024)
     assert block.conv1d.weight.shape == (2304, 1, 4)
     wide = Mamba2(1024, headdim=1, d_state=1)  # 2048 heads, to see the distributions

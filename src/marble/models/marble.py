@@ -28,7 +28,7 @@ from marble.bags.bag import Bag, Level, cell_keys
 from marble.errors import BagError, InputError
 from marble.models.base import BagModel, Output
 from marble.models.marble_fast import Feed, composing_pays, mixed, pooled
-from marble.models.ssd import Mamba2, choose_backend
+from marble.models.ssd import Mamba2, block_shape, choose_backend
 from marble.specs import unknown_choice
 
 CHOICES = {
@@ -226,9 +226,7 @@ def _mixer(kind: str, dim: int, d_state: int, headdim: int | None) -> nn.Module:
     headdim = math.gcd(2 * dim, 64) if headdim is None else headdim
     if kind == "mamba2":
         return Mamba2(dim, d_state=d_state, headdim=headdim)
-    with torch.device("meta"):
-        size = sum(p.numel() for p in Mamba2(dim, d_state=d_state, headdim=headdim).parameters())
-    return TokenMlp(dim, size)
+    return TokenMlp(dim, block_shape(dim, d_state=d_state, headdim=headdim).parameters(dim))
 
 
 def _modules(owner: nn.Module) -> nn.ModuleList:

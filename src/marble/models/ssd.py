@@ -61,19 +61,17 @@ class Mamba2(nn.Module):
         backend: str = "auto",
     ) -> None:
         super().__init__()
-        inner = expand * d_model
-        _check_sizes(inner, headdim, ngroups, d_state, d_conv)
         _check_backend(backend, "backend")
         self.backend = backend
-        self.shape = shape = SsdShape(inner // headdim, headdim, ngroups, d_state, d_conv, eps)
+        self.shape = shape = block_shape(d_model, d_state, d_conv, expand, headdim, ngroups, eps)
         self.in_proj = nn.Linear(d_model, shape.projected, bias=False)
         self.conv1d = nn.Conv1d(shape.convolved, shape.convolved, d_conv, groups=shape.convolved)
         dt = torch.exp(torch.empty(shape.heads).uniform_(math.log(1e-3), math.log(1e-1)))
         self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # softplus(dt_bias) = dt
         self.A_log = nn.Parameter(torch.empty(shape.heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(shape.heads))
-        self.norm = GroupedNorm(inner)
-        self.out_proj = nn.Linear(inner, d_model, bias=False)
+        self.norm = GroupedNorm(shape.inner)
+        self.out_proj = nn.Linear(shape.inner, d_model, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(T, d_model) -> (T, d_model)."""
@@ -166,13 +164,24 @@ def _check_backend(name: str, what: str) -> None:
         raise InputError(unknown_choice(f"SSD backend in {what}", name, ["auto", *BACKENDS]))
 
 
-def _check_sizes(inner: int, headdim: int, groups: int, state: int, conv: int) -> None:
-    if min(inner, headdim, groups, state, conv) < 1:
+def block_shape(
+    d_model: int,
+    d_state: int = 128,
+    d_conv: int = 4,
+    expand: int = 2,
+    headdim: int = 64,
+    ngroups: int = 1,
+    eps: float = 1e-5,
+) -> SsdShape:
+    """The sizes of a block; those that do not fit together are refused."""
+    inner = expand * d_model
+    if min(inner, headdim, ngroups, d_state, d_conv) < 1:
         raise InputError("Mamba2 sizes must be positive")
-    if inner % headdim or (inner // headdim) % groups:
+    if inner % headdim or (inner // headdim) % ngroups:
         raise InputError(
-            f"Mamba2: inner width {inner} must be a multiple of headdim {headdim}, and its heads of ngroups {groups}"
+            f"Mamba2: inner width {inner} must be a multiple of headdim {headdim}, and its heads of ngroups {ngroups}"
         )
+    return SsdShape(inner // headdim, headdim, ngroups, d_state, d_conv, eps)
 
 
 def _kernels_missing() -> str | None:

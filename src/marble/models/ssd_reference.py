@@ -50,6 +50,11 @@ class SsdShape:
         """Width of the row [z | x | B | C | dt]."""
         return self.inner + self.convolved + self.heads
 
+    def parameters(self, d_model: int) -> int:
+        """Weights of a block of this shape, projections from and to `d_model` included."""
+        both_projections = d_model * (self.projected + self.inner)
+        return both_projections + self.convolved * (self.conv + 1) + 3 * self.heads + self.inner
+
 
 class SsdWeights(NamedTuple):
     """Everything between the two projections."""

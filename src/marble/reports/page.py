@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
@@ -16,6 +17,9 @@ from marble.reports.figures import all_figures
 from marble.reports.tables import caption, table_csv, table_latex, table_markdown, table_rows
 from marble.version import VERSION
 
+#: a figure this much wider than high gets a row of its own
+WIDE = 1.7
+
 
 def write_report(runs: str | Path, out: str | Path) -> Path:
     """Make tables, figures and `index.html` from the predictions stored below `runs`; return the page's path."""
@@ -24,16 +28,17 @@ def write_report(runs: str | Path, out: str | Path) -> Path:
     files.publish(target / "table.csv", table_csv(comparison))
     files.publish(target / "table.md", table_markdown(comparison))
     files.publish(target / "table.tex", table_latex(comparison))
-    pictures = []
+    pictures: list[dict[str, Any]] = []
     for stem, (text, figure) in all_figures(comparison).items():
         png = _render(figure, "png")
         files.publish(target / f"{stem}.png", png)
         files.publish(target / f"{stem}.svg", _render(figure, "svg"))
-        pictures.append({"stem": stem, "caption": text, "data": base64.b64encode(png).decode()})
+        wide = figure.get_figwidth() > WIDE * figure.get_figheight()
+        pictures.append({"stem": stem, "caption": text, "data": base64.b64encode(png).decode(), "wide": wide})
     return files.publish(target / "index.html", _page(comparison, pictures))
 
 
-def _page(comparison: Comparison, pictures: list[dict[str, str]]) -> str:
+def _page(comparison: Comparison, pictures: list[dict[str, Any]]) -> str:
     header, body = table_rows(comparison)
     environment = Environment(
         loader=PackageLoader("marble.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True

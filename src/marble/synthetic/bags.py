@@ -6,7 +6,7 @@ shows the pattern or does not.
 * `cross-scale`: a slide is positive if its pattern lies inside A regions, negative if it lies inside B regions. Both
   classes have the same number of A tiles and of pattern tiles, so neither level alone can tell them apart.
 * `burden`: the more pattern tiles, the more positive; every level sees it. The plain case.
-* survival: the share of pattern tiles inside A regions sets the hazard.
+* survival: the burden sets the hazard.
 """
 
 from __future__ import annotations

@@ -56,14 +56,16 @@ def write_cohort(
 
 
 def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: int) -> Bag:
-    if kind == "burden":
-        return make_burden_bag(slide_id, 0.1 + 0.4 * severity, recipe, seed)
+    if kind in ("burden", "survival"):
+        low, high = (0.1, 0.5) if kind == "burden" else (0.05, 0.95)
+        return make_burden_bag(slide_id, low + (high - low) * severity, recipe, seed)
     return make_bag(slide_id, 0.5 if kind == "noise" else severity, recipe, seed)
 
 
 def _outcome(severity: float, rng: torch.Generator) -> str:
-    """Exponential time whose hazard grows a hundredfold from severity 0 to 1, censored at random for about a third."""
+    """Weibull time (shape 2) whose scale falls a hundredfold from severity 0 to 1, about a third censored at random."""
     uniform = torch.rand(2, generator=rng).clamp_min(1e-6)
-    time = float(-uniform[0].log()) * 100.0 ** (0.5 - severity)
-    censored = float(-uniform[1].log()) * 2.0 * 100.0 ** (0.5 - severity)
+    scale = 100.0 ** (0.5 - severity)
+    time = float((-uniform[0].log()).sqrt()) * scale
+    censored = float((-uniform[1].log()).sqrt()) * 1.4 * scale
     return f"{min(time, censored):.4f},{int(time <= censored)}"

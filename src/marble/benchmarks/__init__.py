@@ -1,0 +1,1 @@
+"""What `marble bench` runs: each module measures one thing against its peers and writes JSON."""
