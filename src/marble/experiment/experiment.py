@@ -22,7 +22,7 @@ from marble.models import COMMON, Recipe, model_class, model_options
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec
-from marble.training.run import PlannedRun, TestCases
+from marble.training.run import HeldOut, PlannedRun
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Experiment:
                     raise RunError(f"no {part} patient has a bag", where=f"{self.name}, repeat {split.repeat}")
             test = files.publish_json(
                 out / self.name / "held-out" / f"{split.repeat}.json",
-                TestCases(cases=tuple(parts["test"])).model_dump(mode="json"),
+                HeldOut(cases=tuple(parts["test"])).model_dump(mode="json"),
             )
             bags = _bags_hash(store, parts)
             for model in self.spec.models:

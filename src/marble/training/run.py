@@ -27,7 +27,7 @@ from marble.training.results import FORMAT, predictions_csv, read_run
 from marble.version import VERSION
 
 
-class TestCases(Spec):
+class HeldOut(Spec):
     """The held-out patients, in a file of their own that only the evaluation opens."""
 
     cases: tuple[CaseSpec, ...]
@@ -57,7 +57,7 @@ def execute(planned: PlannedRun, progress: Progress | None = None) -> dict[str, 
     if _is_done(planned):
         return read_run(root)
     model = fit(planned.job, root, progress, planned.allow_drift)
-    test = TestCases.parse(files.read_json(planned.test), where=planned.test)
+    test = HeldOut.parse(files.read_json(planned.test), where=planned.test)
     return _evaluate(planned, root, model, test)
 
 
@@ -74,7 +74,7 @@ def _is_done(planned: PlannedRun) -> bool:
     )
 
 
-def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: TestCases) -> dict[str, Any]:
+def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -> dict[str, Any]:
     job, store, task = planned.job, BagStore(planned.job.store), planned.job.task.build()
     parts = {"val": predict_cases(model, store, job.val, task, job.orders)}
     if job.task.name == "survival":  # the baseline hazard and the risk groups' cut come from training patients

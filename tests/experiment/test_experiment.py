@@ -1,0 +1,108 @@
+"""From an experiment file to planned runs: patients apart, slides accounted for, choices made on validation."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from marble.bags import BagStore, EncoderIdentity, Geometry, Provenance
+from marble.bags.bag import Bag
+from marble.errors import InputError, RunError, SpecError
+from marble.experiment import Experiment, ExperimentSpec, find_store
+from marble.reports.collect import collect
+from marble.synthetic.cohort import write_cohort
+from marble.training.run import HeldOut, execute
+from tests.bags.making import random_bag
+from tests.training.jobs import plan
+
+SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_experiments_are_valid(path: Path) -> None:
+    spec = Experiment.load(path).spec
+    assert spec.models
+    assert ExperimentSpec.parse(tomllib.loads(spec.to_toml())) == spec
+
+
+def test_patients_are_apart_and_everyone_is_used(tmp_path: Path) -> None:
+    for planned in plan(tmp_path, patients=24):
+        parts = [
+            {case.case_id for case in planned.job.train},
+            {case.case_id for case in planned.job.val},
+            {case.case_id for case in HeldOut.model_validate_json(Path(planned.test).read_text()).cases},
+        ]
+        assert sum(map(len, parts)) == len(set.union(*parts)) == 24
+
+
+def test_slides_without_a_bag_are_excluded_by_reason(tmp_path: Path) -> None:
+    table, store = write_cohort(tmp_path, "burden", 24, two_slides=0.0)
+    store.record_path("P0000-S0").unlink()
+    store.note("P0001-S0", "failed", "read", "truncated")
+    path = tmp_path / "e.toml"
+    path.write_text(
+        'cohort = "cohort.csv"\ntask = "classification"\nbags = { store = "bags" }\n'
+        'split = { scheme = "kfold", folds = 4, repeats = 1 }\nmodels = [{ name = "mean" }]\n'
+    )
+    planned = Experiment.load(path).plan(tmp_path / "out")
+    assert planned[0].about["slides"] == {
+        "in": 24,
+        "used": 22,
+        "excluded": {"failed: truncated": 1, "no bag in the store": 1},
+    }
+    assert len(table.read_text().splitlines()) == 25
+
+
+def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text('cohort = "c.csv"\ntask = "classification"\nmodels = [{ name = "mean" }, { name = "mean" }]\n')
+    with pytest.raises(SpecError, match=r"two models are called 'mean'.*label"):
+        Experiment.load(path)
+    path.write_text('cohort = "c.csv"\ntask = "classification"\nmodels = [{ name = "maen" }]\n')
+    with pytest.raises(InputError, match=r"unknown model 'maen'; did you mean 'mean'\?"):
+        Experiment.load(path)
+
+
+def test_the_right_store_is_found(tmp_path: Path) -> None:
+    def store(name: str, magnifications: tuple[float, ...], encoder: str) -> None:
+        bag = random_bag()
+        levels = tuple(Geometry(magnification=m, mpp=10 / m, tile_px=256, l0_extent_px=256) for m in magnifications)
+        identity = EncoderIdentity(name=encoder, dim=8, input_px=256)
+        BagStore(tmp_path / name).save(Bag("s", bag.levels, Provenance(levels=levels, encoders=(identity,))))
+
+    with pytest.raises(InputError, match=r"no bags here.*marble extract"):
+        find_store(tmp_path)
+    store("a", (5, 20), "uni_v1")
+    store("b", (10, 40), "uni_v1")
+    store("c", (10, 40), "lite0")
+    assert find_store(tmp_path, (40, 10), "lite0").root.name == "c"
+    assert find_store(tmp_path, (5, 20)).root.name == "a"
+    assert find_store(tmp_path / "b").root.name == "b"
+    with pytest.raises(InputError, match="several stores fit: b, c"):
+        find_store(tmp_path, (10, 40))
+    with pytest.raises(InputError, match="no store holds magnifications"):
+        find_store(tmp_path, (2.5, 10))
+
+
+def test_candidates_are_chosen_on_validation(tmp_path: Path) -> None:
+    models = '[{ name = "mean", hidden = 8, label = "m", choose = { dropout = [0.0, 0.9] } }]'
+    planned = plan(tmp_path, models=models)
+    assert len(planned) == 8
+    for one in planned:
+        execute(one)
+    (model,) = collect(tmp_path / "out" / "tiny").models
+    assert set(model.variants) == {"dropout=0.0", "dropout=0.9"}
+    for repeat in model.repeats:
+        rivals = [r for variant in model.variants.values() for r in variant if r.number == repeat.number]
+        assert repeat.selected_on == max(r.selected_on for r in rivals)
+
+
+def test_a_table_of_different_patients_is_refused(tmp_path: Path) -> None:
+    models = '[{ name = "mean", hidden = 8, label = "a" }, { name = "max", hidden = 8, label = "b" }]'
+    planned = plan(tmp_path, models=models)
+    execute(planned[0])
+    execute(planned[3])
+    with pytest.raises(RunError, match="not tested on the same patients in the same repeats"):
+        collect(tmp_path / "out" / "tiny")
