@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from marble.cli import assemble
 from marble.errors import MarbleError

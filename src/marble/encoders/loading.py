@@ -1,0 +1,155 @@
+"""`load_encoder`: from a name to an encoder that is ready to run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from marble.bags.tensors import map_file
+from marble.encoders import lite0
+from marble.encoders.catalogue import EncoderRow, Rgb, encoder_row
+from marble.encoders.colour import DIM, colour_statistics
+from marble.encoders.encoder import Encoder
+from marble.encoders.weights import check_hash, find_weights
+from marble.errors import InputError
+
+Precision = Literal["float32", "float16", "bfloat16"]
+Backend = Literal["auto", "onnx", "torch"]
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def load_encoder(
+    name: str,
+    weights: Path | str | None = None,
+    *,
+    device: str = "cpu",
+    precision: Precision = "float32",
+    backend: Backend = "auto",
+    allow_download: bool = False,
+    expect_sha256: str | None = None,
+) -> Encoder:
+    """Load an encoder by its catalogue name, `timm:NAME` or `hf-hub:ORG/NAME`.
+
+    Args:
+        name: which encoder.
+        weights: a local safetensors file, or a folder that holds one.
+        device: "cpu", "cuda", "cuda:1", ...
+        precision: float16 and bfloat16 only on a GPU.
+        backend: for `lite0` on a CPU: ONNX Runtime, torch, or whichever is faster here ("auto").
+        allow_download: fetch weights that are not here; otherwise nothing is ever downloaded.
+        expect_sha256: refuse weights whose file has another hash.
+    """
+    row = encoder_row(name)
+    if precision != "float32" and torch.device(device).type == "cpu":
+        raise InputError(
+            f"precision {precision} is slower and less exact than float32 on a CPU",
+            where=f"encoder '{name}'",
+            hint="Leave precision at float32, or give a GPU as device",
+        )
+    given = None if weights is None else Path(weights)
+    if row.family == "colour":
+        return Encoder(row, DIM, row.input_px or 0, colour_statistics, None, backend="numpy")
+    if row.family == "lite0":
+        return _load_lite0(row, given, device, precision, backend, expect_sha256)
+    return _load_timm(row, given, device, precision, expect_sha256, allow_download=allow_download)
+
+
+def _load_lite0(
+    row: EncoderRow, given: Path | None, device: str, precision: Precision, backend: Backend, expected: str | None
+) -> Encoder:
+    if precision != "float32":
+        raise InputError("encoder 'lite0' runs in float32 only", where="precision")
+    path = given or lite0.package_weights()
+    if not path.is_file():
+        raise InputError("no such weights file", where=path)
+    check_hash(path, expected)
+    net = lite0.folded(lite0.read_state(path))
+    run, used = _lite0_runner(net, device, backend)
+    assert row.dim is not None
+    assert row.input_px is not None
+    return Encoder(row, row.dim, row.input_px, run, lite0.WEIGHTS_SHA256, precision, device, used)
+
+
+def _lite0_runner(
+    net: list[lite0.Conv], device: str, backend: Backend
+) -> tuple[Callable[[NDArray[np.uint8]], NDArray[np.float32]], str]:
+    on_cpu = torch.device(device).type == "cpu"
+    if backend == "torch" or (backend == "auto" and not on_cpu):
+        return lite0.run_torch(net, device), "torch"
+    if not on_cpu:
+        raise InputError("backend 'onnx' runs on the CPU only", where="backend", hint="Use backend 'torch'")
+    from marble.encoders import lite0_onnx
+
+    try:
+        return lite0_onnx.run_onnx(net), "onnx"
+    except ImportError as error:
+        if backend == "onnx":
+            raise InputError(
+                f"backend 'onnx' is not installed ({error})", hint="Run `pip install 'marble-wsi[onnx]'`"
+            ) from None
+        warnings.warn(
+            f"ONNX Runtime is not installed ({error}): encoder 'lite0' runs in torch, which takes two to three times "
+            "as long. Run `pip install 'marble-wsi[onnx]'`",
+            stacklevel=4,
+        )
+        return lite0.run_torch(net, device), "torch"
+
+
+def _load_timm(
+    row: EncoderRow,
+    given: Path | None,
+    device: str,
+    precision: Precision,
+    expected: str | None,
+    *,
+    allow_download: bool,
+) -> Encoder:
+    from marble.encoders import timm_models
+
+    path = find_weights(row, given, allow_download=allow_download)
+    digest = check_hash(path, expected)
+    state, _ = map_file(path)
+    if row.family == "timm":
+        architecture = timm_models.ARCHITECTURES[row.name]
+        model, tensors = architecture.build(), architecture.rename(state)
+        dim, input_px, mean, std = row.dim, row.input_px, row.mean, row.std
+    else:
+        model, config = timm_models.build_any(row, path)
+        tensors = timm_models.without_head(state, config)
+        dim, input_px = int(model.num_features), int(config["input_size"][-1])  # type: ignore[arg-type]
+        mean, std = tuple(config["mean"]), tuple(config["std"])
+    timm_models.load_strictly(model, tensors, path)
+    assert dim is not None
+    assert input_px is not None
+    assert mean is not None
+    assert std is not None
+    run = run_module(model, mean, std, device, precision)
+    if row.family != "timm":  # what `num_features` says need not be what comes out
+        dim = int(run(np.zeros((1, input_px, input_px, 3), np.uint8)).shape[1])
+    return Encoder(row, dim, input_px, run, digest, precision, device, "timm")
+
+
+def run_module(
+    model: nn.Module, mean: Rgb, std: Rgb, device: str, precision: Precision
+) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
+    """Run a torch module on uint8 tiles: scale to 0..1, normalise, forward."""
+    dtype = _DTYPES[precision]
+    model = model.eval().requires_grad_(False).to(device=device, dtype=dtype)
+    shift = torch.tensor(mean, device=device)[:, None, None]  # (3, 1, 1)
+    scale = torch.tensor(std, device=device)[:, None, None]
+
+    @torch.inference_mode()
+    def run(tiles: NDArray[np.uint8]) -> NDArray[np.float32]:
+        x = torch.from_numpy(tiles).to(device).permute(0, 3, 1, 2).float() / 255  # (n, 3, px, px)
+        x = ((x - shift) / scale).to(dtype).contiguous()
+        tokens: NDArray[np.float32] = model(x).float().cpu().numpy()
+        return tokens
+
+    return run

@@ -1,0 +1,36 @@
+"""Slide to bag: one call per slide, resumable, with a record whatever happens.
+
+spec        every choice that changes a bag, and the machine's settings, which do not
+source      finding slide files and checking that they are what they were
+regions     which pixels are read together
+pipeline    reading ahead and encoding side by side, in an order that never changes
+one         one slide
+many        a batch of slides
+plan        the cost beforehand
+"""
+
+from marble.extract.many import BatchProgress, Outcome, Summary, extract_many
+from marble.extract.one import Progress, extract_slide, store_for
+from marble.extract.pipeline import LevelTokens, encode_level
+from marble.extract.plan import Estimate, plan
+from marble.extract.source import find_slides, read_manifest
+from marble.extract.spec import ExtractSpec, Machine, load_encoders
+
+__all__ = [
+    "BatchProgress",
+    "Estimate",
+    "ExtractSpec",
+    "LevelTokens",
+    "Machine",
+    "Outcome",
+    "Progress",
+    "Summary",
+    "encode_level",
+    "extract_many",
+    "extract_slide",
+    "find_slides",
+    "load_encoders",
+    "plan",
+    "read_manifest",
+    "store_for",
+]

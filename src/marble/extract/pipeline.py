@@ -1,0 +1,147 @@
+"""From a level of the lattice to its tokens: read ahead, encode side by side, in an order that never changes.
+
+Which tiles share a batch follows from the lattice alone. However many threads there are, and whichever ends first,
+the encoder sees the same batches, so the bag has the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+
+from marble.encoders import Encoder
+from marble.extract.regions import Block, Cut, blocks, read_block
+from marble.slides.pyramid import Pyramid
+from marble.slides.reader import Slide
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Batch = tuple[NDArray[np.int64], NDArray[np.uint8]]  # tiles (n,), pixels (n, px, px, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class LevelTokens:
+    """What became of one level's tiles.
+
+    Args:
+        features: (T, D); rows of tiles that were not encoded are zero.
+        encoded: (T,) true where a row holds a token.
+        missing: (T,) true where the slide lacks pixels of the tile.
+    """
+
+    features: NDArray[np.floating]
+    encoded: NDArray[np.bool_]
+    missing: NDArray[np.bool_]
+
+
+def encode_level(
+    slide: Slide,
+    pyramid: Pyramid,
+    level: int,
+    encoder: Encoder,
+    pool: ThreadPoolExecutor,
+    *,
+    threads: int,
+    batch: int,
+    dtype: DTypeLike = np.float32,
+    keep: NDArray[np.bool_] | None = None,
+    only: NDArray[np.int64] | None = None,
+    on_tiles: Callable[[int], None] | None = None,
+) -> LevelTokens:
+    """Read and encode one level.
+
+    Args:
+        slide: the open slide.
+        pyramid: its lattice.
+        level: which level of it.
+        encoder: of this level.
+        pool: runs the reads and the encoder; `threads` is its size.
+        threads: how much is read and encoded ahead.
+        batch: tiles encoded together.
+        dtype: of the features.
+        keep: (T,) tiles that are wanted; the others are read, to learn what is missing, and not encoded.
+        only: indices of the tiles to look at; the others are not even read.
+        on_tiles: told how many more tiles are done.
+    """
+    count = len(pyramid.cells[level])
+    features = np.zeros((count, encoder.dim), dtype)
+    encoded, missing = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    wanted = np.ones(count, np.bool_) if keep is None else keep
+    tell = on_tiles or (lambda _more: None)
+
+    def read(block: Block) -> Cut:
+        px = pyramid.tile_px
+        return read_block(slide, block, px, encoder.input_px, encoder.fit, allow_upsample=pyramid.upsampled)
+
+    def whole_tiles() -> Iterator[Batch]:
+        for cut in in_order(pool, read, blocks(slide, pyramid, level, only), ahead=threads + 1):
+            missing[cut.missing] = True
+            chosen = wanted[cut.tiles]
+            tell(len(cut.missing) + int((~chosen).sum()))
+            yield cut.tiles[chosen], cut.pixels[chosen]
+
+    def encode(part: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return part[0], encoder.encode(part[1])
+
+    for tiles, tokens in in_order(pool, encode, batches(whole_tiles(), batch), ahead=threads + 1):
+        features[tiles] = tokens
+        encoded[tiles] = True
+        tell(len(tiles))
+    return LevelTokens(features, encoded, missing)
+
+
+def in_order(
+    pool: ThreadPoolExecutor, fn: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
+) -> Iterator[Result]:
+    """`map` that runs at most `ahead` items in advance and yields in their order."""
+    running: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            running.append(pool.submit(fn, item))
+            if len(running) >= ahead:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+    finally:  # after an error nothing may go on reading a slide that is about to be closed
+        for future in running:
+            if not future.cancel():
+                future.exception()
+
+
+def batches(parts: Iterable[Batch], size: int) -> Iterator[Batch]:
+    """Regroup parts of any size into batches of exactly `size`; the last one may be smaller."""
+    tiles: list[NDArray[np.int64]] = []
+    pixels: list[NDArray[np.uint8]] = []
+    held = 0
+    for part_tiles, part_pixels in parts:
+        start = 0
+        while start < len(part_tiles):
+            stop = min(len(part_tiles), start + size - held)
+            tiles.append(part_tiles[start:stop])
+            pixels.append(part_pixels[start:stop])
+            held += stop - start
+            start = stop
+            if held == size:
+                yield np.concatenate(tiles), np.concatenate(pixels)
+                tiles, pixels, held = [], [], 0
+    if held:
+        yield np.concatenate(tiles), np.concatenate(pixels)
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Batches run side by side, each on one thread: sums then do not depend on how many cores there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
