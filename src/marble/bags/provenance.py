@@ -56,7 +56,7 @@ class Provenance(Spec):
     notes: dict[str, Any] = Field(default_factory=dict)
 
     def without_slide(self) -> Provenance:
-        """What every bag made in the same way shares: sizes are nominal, so it does not matter which slide came first."""
+        """What all bags made in the same way share; sizes are nominal, so it does not matter which slide came first."""
         nominal = tuple(
             level.model_copy(update={"mpp": 10 / level.magnification, "l0_extent_px": level.tile_px})
             for level in self.levels
