@@ -70,13 +70,14 @@ class BagStore:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
 
-    def save(self, bag: Bag, details: Mapping[str, Any] | None = None) -> BagRecord:
+    def save(self, bag: Bag, details: Mapping[str, Any] | None = None, stage: str = "extract") -> BagRecord:
         """Publish the bag, then its record. Refuses a bag made in another way than those already here."""
         self._join(bag)
         data = to_bytes(_named_tensors(bag), {"format": FORMAT, **_identity(bag)})
         record = BagRecord(
             slide_id=bag.slide_id,
             status="ok",
+            stage=stage,
             bag_sha256=files.sha256_bytes(data),
             bag_bytes=len(data),
             levels=_counts(bag),
@@ -166,11 +167,11 @@ class BagStore:
     def _join(self, bag: Bag) -> None:
         """Compare the bag's recipe with the store's; the first bag sets it."""
         path = self.root / "store.json"
-        if path.exists():
-            self.common().require_same_recipe(bag.provenance, where=path, against=f"bag '{bag.slide_id}'")
-        else:
+        if not path.exists():
             common = bag.provenance.without_slide()
             files.publish_json(path, {"format": FORMAT, "provenance": common.model_dump(mode="json")})
+        # Read back even then: another worker may have come first with bags of another kind.
+        self.common().require_same_recipe(bag.provenance, where=path, against=f"bag '{bag.slide_id}'")
 
     def common(self) -> Provenance:
         """What all bags of this store share."""

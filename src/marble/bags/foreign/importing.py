@@ -122,7 +122,7 @@ def import_slide(job: SlideJob) -> list[AuditRow]:
     """Read one slide, build its bag, save it."""
     levels = _read_together(job) if job.together else _read_separately(job)
     bag, rows = nested_bag(job.slide_id, levels, job.told, job.policy)
-    BagStore(job.store).save(bag, {"audit": [asdict(row) for row in rows], "policy": job.policy})
+    BagStore(job.store).save(bag, {"audit": [asdict(row) for row in rows], "policy": job.policy}, stage="import")
     return rows
 
 
