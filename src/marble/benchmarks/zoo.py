@@ -1,0 +1,325 @@
+"""`marble bench zoo`: every model against the bare cost of its own matrix products, and the scans against plain loops.
+
+Per model, size T (fine tokens, T/16 in the level above, as many levels as the model reads) and pass:
+
+    seconds, bytes   of the model; "forward" as in a prediction, "forward+backward" as in a training step, with its loss
+    products         seconds of the matrix products it ran in that pass, alone and in buffers made beforehand
+    ratio            seconds / products: what a model pays beyond its products; high where most work is none
+
+A model and its products take turns; medians. Memory is measured in processes of its own. A size at which a model
+would take too much time or memory, by what it took at the size before, is left out, and the result says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from marble.bags.augment import generator
+from marble.bags.bag import Bag, Level
+from marble.benchmarks.measure import available_bytes, interleaved, machine, peak_memory
+from marble.benchmarks.zoo_gemms import RecordProducts, bare
+from marble.files import publish, publish_json
+from marble.models import MODELS, BagModel, Output, build, model_options
+from marble.models.s4d import causal_convolution, s4d_kernel
+from marble.models.scan import selective_scan
+from marble.models.scan2d import selective_scan_2d
+from marble.models.scan_reference import s4d_reference, selective_scan_2d_reference, selective_scan_reference
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DIM, OUTPUTS, RATIO = 1024, 2, 4
+PASSES = ("forward", "forward+backward")
+SIZES, QUICK_SIZES = (1024, 4096, 16384), (256, 1024)
+QUICK_MODELS = ("marble", "csmil")  # two and three levels
+REPEATS, QUICK_REPEATS = 3, 1
+SCAN_TOKENS, QUICK_SCAN_TOKENS = 4096, 256
+SCAN_TARGET = 5.0  # times faster than a token-by-token loop
+MEMORY_LIMIT = 6 << 30
+MEMORY_SHARE = 0.6  # of the free memory
+SECONDS_LIMIT = 120.0
+VISIBLE_BYTES = 100_000  # a smaller rise drowns in the process's own
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model at one size in one pass."""
+
+    model: str
+    tokens: int
+    which: str
+    seconds: float
+    products_seconds: float
+    ratio: float
+    products_gflop: float
+    bytes: int
+    kb_per_token: float
+
+
+@dataclass(frozen=True)
+class ScanRow:
+    """One scan against the loop that defines it."""
+
+    scan: str
+    tokens: int
+    which: str
+    seconds: float
+    loop_seconds: float
+    ratio: float
+    met: bool
+
+
+def run(json_path: str | Path | None = None, quick: bool = False) -> dict[str, Any]:
+    """Measure, print two tables, and write JSON and, beside it, a plot if asked."""
+    repeats = QUICK_REPEATS if quick else REPEATS
+    left_out: list[str] = []
+    rows: list[Row] = []
+    for name in QUICK_MODELS if quick else MODELS:
+        for which in PASSES:
+            rows += measure_model(name, which, QUICK_SIZES if quick else SIZES, repeats, left_out)
+    result = {
+        "benchmark": "zoo",
+        "quick": quick,
+        "machine": machine(),
+        "dim": DIM,
+        "repeats": repeats,
+        "models": [asdict(row) for row in rows],
+        "scans": [asdict(row) for row in measure_scans(QUICK_SCAN_TOKENS if quick else SCAN_TOKENS, repeats)],
+        "scan_target": f">= {SCAN_TARGET:g}",
+        "left_out": left_out,
+    }
+    _print(result)
+    if json_path is not None:
+        publish_json(json_path, result)
+        publish(Path(json_path).with_suffix(".png"), _png(plot(rows)))
+    return result
+
+
+# ---- the models ----------------------------------------------------------------------------------------------------
+
+
+def synthetic_bag(tokens: int, levels: int) -> Bag:
+    """A square of fine tiles, row by row; each level above has a sixteenth of the tiles."""
+    rng = generator("bench-zoo", tokens)
+    side = round(tokens**0.5)
+    found: list[Level] = []
+    for k in reversed(range(levels)):  # coarsest first
+        wide = -(-side // RATIO**k)
+        cells = torch.cartesian_prod(torch.arange(wide), torch.arange(wide))  # (T_k, 2)
+        above = cells // RATIO
+        parent = above[:, 0] * -(-wide // RATIO) + above[:, 1] if found else None
+        features = torch.randn(len(cells), DIM, generator=rng)
+        found.append(Level(features, cells, parent, RATIO if found else None))
+    return Bag("bench", found)
+
+
+def prepare(name: str, tokens: int, which: str) -> Callable[[], object]:
+    """One pass of a freshly built model, warmed up on a tiny bag so that only this pass is measured."""
+    torch.manual_seed(0)
+    model = build(name, DIM, OUTPUTS)
+    levels = int(model_options(name).get("levels", 2))
+    one_pass = functools.partial(_predict if which == "forward" else _learn, model)
+    one_pass(synthetic_bag(64, levels))
+    return functools.partial(one_pass, synthetic_bag(tokens, levels))
+
+
+def _predict(model: BagModel, bag: Bag) -> None:
+    model.eval()
+    with torch.no_grad():
+        model(bag)
+
+
+def _learn(model: BagModel, bag: Bag) -> None:
+    model.train()
+    torch.autograd.backward(_training_loss(model, model(bag), label=1))
+    model.zero_grad(set_to_none=True)
+
+
+def _training_loss(model: BagModel, out: Output, label: int) -> Tensor:
+    """What a training step for `label` minimises: every stream, and the model's extra loss."""
+    target = torch.tensor(label)
+    loss = out.logits_weight * cross_entropy(out.logits, target)
+    for side in out.side:
+        loss = loss + side.weight * cross_entropy(side.logits, target)
+    extra = model.extra_loss(out, label)
+    return loss if extra is None else loss + extra
+
+
+def measure_model(name: str, which: str, sizes: Sequence[int], repeats: int, left_out: list[str]) -> list[Row]:
+    """The model at every size it can be measured at; cost is expected to grow no less than linearly."""
+    rows: list[Row] = []
+    for tokens in sorted(sizes):
+        reason = too_much(rows[-1], tokens) if rows else None
+        if reason is not None:
+            left_out.append(f"{name}: {which} of {tokens} tokens {reason}")
+            break
+        taken = peak_memory(f"{__name__}:prepare", name, tokens, which, threads=torch.get_num_threads())
+        one_pass = prepare(name, tokens, which)
+        with RecordProducts() as recorded:
+            one_pass()  # warms up, too
+        seconds = interleaved({"model": one_pass, "products": bare(recorded.products)}, repeats, warmup=0)
+        rows.append(
+            Row(
+                model=name,
+                tokens=tokens,
+                which=which,
+                seconds=seconds["model"],
+                products_seconds=seconds["products"],
+                ratio=seconds["model"] / seconds["products"],
+                products_gflop=sum(product.flops * count for product, count in recorded.products.items()) / 1e9,
+                bytes=taken,
+                kb_per_token=taken / tokens / 1024,
+            )
+        )
+    return rows
+
+
+def too_much(known: Row, tokens: int) -> str | None:
+    """Why a size is left out, from what a smaller one took; None if it is not."""
+    growth = tokens / known.tokens
+    memory, limit = known.bytes * growth, min(MEMORY_LIMIT, MEMORY_SHARE * available_bytes())
+    if memory > limit:
+        return f"would take about {memory / 2**30:.1f} GiB, more than {limit / 2**30:.1f} GiB"
+    if known.seconds * growth > SECONDS_LIMIT:
+        return f"would take about {known.seconds * growth:.0f} s, more than {SECONDS_LIMIT:.0f} s"
+    return None
+
+
+# ---- the scans -----------------------------------------------------------------------------------------------------
+
+Scan = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+def measure_scans(tokens: int, repeats: int) -> list[ScanRow]:
+    """Each scan at its paper's width, against the same recurrence one token at a time."""
+    rows: list[ScanRow] = []
+    for name, (inputs, fast, loop) in scans(tokens).items():
+        for which in PASSES:
+            cases = {
+                kind: functools.partial(_scan, scan, inputs, which) for kind, scan in (("fast", fast), ("loop", loop))
+            }
+            seconds = interleaved(cases, repeats)
+            ratio = seconds["loop"] / seconds["fast"]
+            rows.append(ScanRow(name, tokens, which, seconds["fast"], seconds["loop"], ratio, ratio >= SCAN_TARGET))
+    return rows
+
+
+def scans(tokens: int) -> dict[str, tuple[dict[str, Tensor], Scan, Scan]]:
+    """{name: inputs, the scan that models use, the loop that defines it}; both give the same numbers.
+
+    Backwards, the 2-D loop also pays for picking single cells out of its inputs, which the other loops do not.
+    """
+    rng = generator("bench-scans", tokens)
+    side = round(tokens**0.5)
+    line = _selective_inputs((tokens,), 1024, 16, rng)
+    grid = _selective_inputs((side, side), 256, 16, rng)
+    d, pairs = 512, 16
+    s4d = {
+        "u": torch.randn(tokens, d, generator=rng),
+        "dt": torch.exp(torch.empty(d).uniform_(-6.9, -2.3, generator=rng)),
+        "A": torch.complex(torch.full((d, pairs), -0.5), (torch.pi * torch.arange(pairs)).expand(d, -1)),
+        "C": torch.randn(d, pairs, dtype=torch.complex64, generator=rng),
+        "D": torch.randn(d, generator=rng),
+    }
+    return {
+        "selective scan": (line, lambda v: selective_scan(**v), lambda v: selective_scan_reference(**v)),
+        "selective scan 2-D": (grid, lambda v: selective_scan_2d(**v), lambda v: selective_scan_2d_reference(**v)),
+        "s4d": (s4d, lambda v: _s4d(**v), lambda v: s4d_reference(**v)),
+    }
+
+
+def _selective_inputs(places: tuple[int, ...], d: int, n: int, rng: torch.Generator) -> dict[str, Tensor]:
+    return {
+        "x": torch.randn(*places, d, generator=rng),
+        "dt": torch.exp(torch.empty(*places, d).uniform_(-6.9, -2.3, generator=rng)),
+        "A": -torch.arange(1.0, n + 1).repeat(d, 1),
+        "B": torch.randn(*places, n, generator=rng),
+        "C": torch.randn(*places, n, generator=rng),
+        "D": torch.ones(d),
+    }
+
+
+def _s4d(u: Tensor, dt: Tensor, A: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    """(T, d), as `s4d_reference` gives it; the kernel in float64, as `S4DKernel` makes it."""
+    kernel = s4d_kernel(dt.double(), A.to(torch.complex128), C.to(torch.complex128), len(u), u.dtype)
+    return causal_convolution(u.T.contiguous(), kernel).T + D * u
+
+
+def _scan(scan: Scan, inputs: Mapping[str, Tensor], which: str) -> None:
+    if which == "forward":
+        with torch.no_grad():
+            scan(inputs)
+    else:
+        torch.autograd.backward(scan({name: v.clone().requires_grad_() for name, v in inputs.items()}).sum())
+
+
+# ---- what is shown -------------------------------------------------------------------------------------------------
+
+
+def _print(result: dict[str, Any]) -> None:
+    console = Console()
+    table = Table(title=f"D = {DIM}: seconds (ratio to its own matrix products; MB)")
+    sizes = sorted({row["tokens"] for row in result["models"]})
+    for heading in ("model", "pass", *(f"{tokens} tokens" for tokens in sizes)):
+        table.add_column(heading, justify="left" if heading in ("model", "pass") else "right")
+    by_line: dict[tuple[str, str], dict[int, str]] = {}
+    for row in result["models"]:
+        cell = f"{row['seconds']:.3f} ({row['ratio']:.2f}; {row['bytes'] / 1e6:.0f})"
+        by_line.setdefault((row["model"], row["which"]), {})[row["tokens"]] = cell
+    for (name, which), cells in by_line.items():
+        table.add_row(name, which, *(cells.get(tokens, "-") for tokens in sizes))
+    console.print(table)
+    scan_table = Table(title=f"Scans against a token-by-token loop (target {result['scan_target']})")
+    for heading in ("scan", "tokens", "pass", "seconds", "loop", "times faster"):
+        scan_table.add_column(heading, justify="right")
+    for row in result["scans"]:
+        figures = (f"{row['seconds']:.3f}", f"{row['loop_seconds']:.3f}", f"{row['ratio']:.1f}")
+        scan_table.add_row(row["scan"], str(row["tokens"]), row["which"], *figures)
+    console.print(scan_table)
+    for line in result["left_out"]:
+        console.print(f"left out: {line}")
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Time, ratio to the products, and memory against tokens; one line per model."""
+    import matplotlib as mpl  # here, because every process that measures memory imports this module
+    from matplotlib.figure import Figure
+
+    names, sizes = list(dict.fromkeys(row.model for row in rows)), sorted({row.tokens for row in rows})
+    panels: dict[str, Callable[[Row], float]] = {
+        "seconds": lambda row: row.seconds,
+        "ratio to its matrix products": lambda row: row.ratio,
+        "peak memory above the bag, MB": lambda row: max(row.bytes, VISIBLE_BYTES) / 1e6,
+    }
+    figure = Figure(figsize=(11, 11), layout="constrained")
+    axes = figure.subplots(len(panels), len(PASSES), sharex=True, sharey="row")
+    for line, (label, value) in enumerate(panels.items()):
+        for column, which in enumerate(PASSES):
+            panel = axes[line][column]
+            for place, name in enumerate(names):
+                mine = [row for row in rows if row.model == name and row.which == which]
+                colour = mpl.colormaps["tab20"](place % 20)
+                panel.plot([row.tokens for row in mine], [value(row) for row in mine], "o-", color=colour, label=name)
+            panel.set(title=which, xscale="log", yscale="log", ylabel=label, xlabel="fine tokens")
+            panel.set_xticks(sizes, sizes)
+            panel.set_xticks([], minor=True)
+            panel.label_outer()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
