@@ -6,8 +6,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   ?= demo-out
 JOBS   ?= 2
+OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 
-.PHONY: setup demo test check bench docs browser-test reliability-test slow-test lock clean
+.PHONY: help setup demo test check bench docs browser-test reliability-test slow-test lock clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -24,6 +25,14 @@ setup: ## create .venv and install (instant when nothing changed)
 	  $(BIN)/python -m pip install --quiet --no-compile --prefer-binary -c constraints.txt -e '.[dev]'; \
 	  echo "$$want" > $(STAMP); \
 	fi
+	@$(MAKE) --no-print-directory $(if $(shell command -v npm),$(OPENSEADRAGON))
+
+# The viewer's one JavaScript library, pinned by web/package-lock.json. Without npm everything else works.
+$(OPENSEADRAGON): web/package-lock.json
+	@npm ci --prefix web --ignore-scripts --no-audit --no-fund --silent
+	@mkdir -p $(@D)
+	@cp web/node_modules/openseadragon/LICENSE.txt $(@D)/openseadragon.LICENSE.txt
+	@cp web/node_modules/openseadragon/build/openseadragon/openseadragon.min.js $@
 
 demo: setup ## made-up slides -> bags -> runs -> report, then print where it is
 	$(BIN)/marble demo --out $(DEMO)

@@ -26,8 +26,12 @@ cohort = "cohort.csv"
 task = "classification"
 bags = { store = "bags", magnifications = [5, 20], encoder = "lite0" }
 split = { scheme = "kfold", folds = 4, repeats = 1 }
-train = { epochs = 8, warmup = 1, lr = 2e-4, patience = 4, orders = 4 }
-models = [{ name = "marble" }, { name = "abmil" }, { name = "mean" }]
+train = { epochs = 10, warmup = 1, lr = 5e-5, patience = 6, orders = 4 }
+models = [
+  { name = "marble" },
+  { name = "marble", label = "marble, 20x only", levels = 1 },
+  { name = "abmil", recipe = "authors" },
+]
 """
 
 

@@ -92,7 +92,7 @@ def _viewer() -> Iterator[Finding]:
     if missing:
         yield Finding("viewer", "note", f"{', '.join(missing)} not installed", "pip install 'marble-wsi[viewer]'")
         return
-    bundle = Path(__file__).parent / "viewer" / "static" / "openseadragon.min.js"
+    bundle = Path(__file__).parent / "viewer" / "static" / "vendor" / "openseadragon.min.js"
     if bundle.exists():
         yield Finding("viewer", "ok", "FastAPI and OpenSeadragon are here")
     else:

@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
@@ -57,7 +59,8 @@ class Predictor:
 
     def answer(self, bag: Bag) -> Answer:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in."""
-        prediction = infer(self.model, bag, self.orders)
+        with _threads(int(self.run.record["threads"])):  # sums depend on their number
+            prediction = infer(self.model, bag, self.orders)
         readout = self.task.readout(prediction.logits)
         return Answer(prediction, readout, self._label(readout), tuple(self._warnings(bag)), self._curve(readout))
 
@@ -90,6 +93,16 @@ class Predictor:
             yield f"not made like the training bags: {error.what}"
         if any(bag.slide_id.startswith(case) for case in self.run.record["train_cases"]):
             yield "this patient may be among the training patients: the prediction is not an independent one"
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def bags_of(sources: Iterable[str | Path], run: Run) -> Iterator[tuple[str, Bag | Exception]]:

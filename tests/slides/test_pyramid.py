@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from marble.bags import Bag, Level
 from marble.bags.augment import keep_branches
 from marble.errors import SlideError, SpecError
-from marble.slides.pyramid import LevelCounts, Pyramid, PyramidSpec, lay
+from marble.slides.pyramid import LevelCounts, NoTissueError, Pyramid, PyramidSpec, lay
 from marble.slides.reader import Box, Slide
 from marble.slides.tissue import Tissue
 
@@ -225,7 +225,7 @@ class TestPixelSizes:
         with pytest.raises(SlideError, match=r"a\.svs: 200 x 300 pixels are smaller than one tile of 256"):
             lay((200, 300), 1.0, self.TISSUE, PyramidSpec(magnifications=(10,)), name="a.svs")
         empty = Tissue(np.zeros((4, 4), bool), 256.0)
-        with pytest.raises(SlideError, match="no tile has enough tissue"):
+        with pytest.raises(NoTissueError, match="no tile has enough tissue"):
             lay((1024, 1024), 1.0, empty, PyramidSpec(magnifications=(10,)))
 
 

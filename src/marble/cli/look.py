@@ -49,7 +49,7 @@ def view(
     source: Annotated[Path, typer.Argument(metavar="RUNS_OR_STORE", help="Folder of runs, a store, or one with both.")],
     slides: Annotated[Path | None, typer.Option(help="Folder with the slide files.")] = None,
     store: Annotated[Path | None, typer.Option(help="Store with the runs' bags, if it is elsewhere.")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8765,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8765,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs a token.")] = "127.0.0.1",
     token: Annotated[
         str | None, typer.Option(envvar="MARBLE_VIEW_TOKEN", help="Ask every request for this secret.")

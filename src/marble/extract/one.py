@@ -22,13 +22,12 @@ from marble.errors import MarbleError, SlideError
 from marble.extract.pipeline import LevelTokens, encode_level, one_torch_thread
 from marble.extract.source import Source, slide_id_of
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
-from marble.slides.pyramid import Pyramid, lay
+from marble.slides.pyramid import NoTissueError, Pyramid, lay
 from marble.slides.reader import Slide
 from marble.slides.tissue import Tissue, segment
 from marble.version import VERSION
 
 SPEC_FILE = "extract.toml"
-_NO_TISSUE = "no tile has enough tissue"  # how `lay` begins to say so
 
 
 @dataclass(frozen=True)
@@ -238,10 +237,8 @@ def segment_or_take(slide: Slide, spec: ExtractSpec, outlines: Path | None) -> T
 def _lay(slide: Slide, tissue: Tissue, spec: ExtractSpec) -> Pyramid:
     try:
         return lay(slide.l0_size_px, slide.mpp, tissue, spec.pyramid, name=slide.path.name)
-    except SlideError as error:
-        if error.what.startswith(_NO_TISSUE):
-            raise _Excluded(str(error)) from None
-        raise
+    except NoTissueError as error:
+        raise _Excluded(str(error)) from None
 
 
 class _Counter:

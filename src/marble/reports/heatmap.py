@@ -16,7 +16,7 @@ from marble.reports.heatmap_frame import Frame, Framed, framed
 from marble.reports.heatmap_map import Placement, TileMap
 
 Pixels = NDArray[np.uint8]  # (h, w, 3)
-OPACITY = 0.55
+OPACITY = 0.6
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ def blank(l0_size_px: tuple[int, int], max_px: int) -> Pixels:
 def blend(
     picture: Pixels, l0_size_px: tuple[int, int], tiles: TileMap, colours: str | None = None, opacity: float = OPACITY
 ) -> Pixels:
-    """(h, w, 3) the picture with every tile's colour laid over exactly its rectangle."""
+    """(h, w, 3) the picture with every tile's colour over exactly its rectangle; the weaker, the more tissue shows."""
     if not 0 <= opacity <= 1:
         raise InputError(f"opacity must be in 0 to 1, got {opacity}")
     height, width = picture.shape[:2]
     paint = coloured(tiles.scaled(), colours or default_colours(tiles.signed)).astype(np.float32)  # (T, 3)
     out = picture.astype(np.float32)
     edges = Placement(l0_size_px, (width, height)).edges(tiles.l0_boxes)
-    for (left, top, right, bottom), colour in zip(edges.tolist(), paint, strict=True):
+    for (left, top, right, bottom), colour, weight in zip(edges.tolist(), paint, tiles.weights(), strict=True):
         here = np.s_[top:bottom, left:right]
-        out[here] = (1 - opacity) * out[here] + opacity * colour
+        out[here] = (1 - opacity * weight) * out[here] + opacity * weight * colour
     return np.rint(out).astype(np.uint8)
 
 

@@ -27,7 +27,7 @@ def colour_table(name: str) -> Colours:
     known = (*SEQUENTIAL, *DIVERGING)
     if name not in known:
         raise InputError(unknown_choice("colour map", name, list(known)))
-    return np.rint(mpl.colormaps[name](np.arange(256))[:, :3] * 255).astype(np.uint8)
+    return np.asarray(np.rint(mpl.colormaps[name](np.arange(256))[:, :3] * 255), np.uint8)
 
 
 def coloured(scaled: NDArray[np.float64], name: str) -> Colours:

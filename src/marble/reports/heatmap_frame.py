@@ -58,7 +58,7 @@ def framed(inner: Pixels, frame: Frame) -> Framed:
     longest = max(
         [font(int(1.4 * text), bold=True).getlength(frame.title), *(font(text).getlength(one) for one in frame.lines)]
     )
-    side = 0 if frame.bar is None else 7 * text
+    side = 0 if frame.bar is None else max(7 * text, int(font(text).getlength(frame.bar[3])))
     foot = pad if frame.um_per_px is None else 4 * text
     whole = Image.new("RGB", (max(width + side, int(longest)) + 2 * pad, head + height + foot), PAPER)
     whole.paste(Image.fromarray(inner), (pad, head))
@@ -81,7 +81,7 @@ def scale_length(width_um: float) -> float:
 
 
 def length_text(um: float) -> str:
-    return f"{um / 1000:g} mm" if um >= 1000 else f"{um:g} µm"  # noqa: RUF001  the micro sign
+    return f"{um / 1000:g} mm" if um >= 1000 else f"{um:g} µm"
 
 
 def _colour_bar(

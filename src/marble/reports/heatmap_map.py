@@ -11,6 +11,7 @@ from marble.errors import InputError, NonFiniteError
 
 Boxes = NDArray[np.int64]  # (T, 4) of x, y, width, height in level-0 pixels
 Floats = NDArray[np.float64]
+FAINTEST = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,7 @@ class TileMap:
         parent: (T,) index into the next coarser level's map; None for the coarsest.
         values: (T,) one per tile.
         signed: values have a meaning of their own on either side of zero.
+        stretched: the colour scale starts at the smallest value instead of 0, to tell nearly equal tiles apart.
     """
 
     name: str
@@ -36,6 +38,7 @@ class TileMap:
     parent: NDArray[np.int64] | None
     values: Floats
     signed: bool = False
+    stretched: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.values) == len(self.l0_boxes) == len(self.cells) > 0:
@@ -50,12 +53,21 @@ class TileMap:
     def limits(self) -> tuple[float, float]:
         """The values at the two ends of the colour scale: 0 to the largest, or symmetric around 0 if signed."""
         largest = float(np.abs(self.values).max()) or 1.0
-        return (-largest, largest) if self.signed else (0.0, largest)
+        if self.signed:
+            return -largest, largest
+        smallest = float(self.values.min())
+        return (smallest if self.stretched and smallest < largest else 0.0), largest
 
     def scaled(self) -> Floats:
         """(T,) values from 0 to 1 on the colour scale."""
         low, high = self.limits
         return (self.values - low) / (high - low)
+
+    def weights(self) -> Floats:
+        """(T,) how strongly a tile's colour covers the tissue: fully at the ends of the scale, faintly at 0."""
+        low, high = self.limits
+        share = np.abs(self.values) / high if self.signed else (self.values - low) / (high - low)
+        return FAINTEST + (1 - FAINTEST) * share
 
 
 @dataclass(frozen=True)
@@ -70,4 +82,4 @@ class Placement:
         corner = l0_boxes[:, :2]
         both = np.concatenate((corner, corner + l0_boxes[:, 2:]), axis=1)  # (T, 4)
         scale = np.array(self.out_px * 2) / np.array(self.l0_size_px * 2)
-        return np.clip(np.rint(both * scale), 0, self.out_px * 2).astype(np.int64)
+        return np.asarray(np.clip(np.rint(both * scale), 0, self.out_px * 2), np.int64)

@@ -40,6 +40,10 @@ Cells = npt.NDArray[np.int32]  # (T, 2) of row, column
 Indices = npt.NDArray[np.int64]  # (T,)
 
 
+class NoTissueError(SlideError):
+    """A slide that can be read, but none of its tiles has enough tissue."""
+
+
 class PyramidSpec(Spec):
     """Which magnifications, how large the tiles, and how much tissue a tile needs. Levels go coarsest first."""
 
@@ -185,7 +189,7 @@ def lay(l0_size_px: tuple[int, int], mpp: float, tissue: Tissue, spec: PyramidSp
         kept[k] &= ~gone
         dropped[k], childless[k] = int(gone.sum()), int(lonely.sum() - gone.sum())
     if not kept[-1].any():
-        raise SlideError(
+        raise NoTissueError(
             f"no tile has enough tissue (the mask covers {tissue.fraction:.1%} of the slide)",
             where=name,
             hint="Look at it with `marble tile`; lower the coverage threshold or give outlines",

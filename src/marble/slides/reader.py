@@ -24,6 +24,7 @@ from marble.slides.preflight import MAX_AREA_PX, preflight
 from marble.slides.reader_image import ImagePlanes
 from marble.slides.reader_openslide import OpenSlidePlanes, openslide_vendor
 from marble.slides.reader_tiff import TiffPlanes
+from marble.slides.reader_tiles import jpeg_tiles
 
 MAX_OUT_PX = 1 << 26  # of one read: 8192 x 8192
 MAX_SOURCE_PX = 1 << 30  # decoded for one read
@@ -209,7 +210,8 @@ def _planes(path: Path) -> Planes:
     if claims is not None and (vendor is None or (vendor == "generic-tiff" and claims.has_sub_directories)):
         return TiffPlanes(path)
     if vendor is not None:
-        return OpenSlidePlanes(path)
+        planes = OpenSlidePlanes(path)
+        return jpeg_tiles(path, planes) or planes
     return ImagePlanes(path)
 
 

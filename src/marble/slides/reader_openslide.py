@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import openslide
 
@@ -155,7 +156,7 @@ def _split(rgba: Pixels) -> tuple[Pixels, Mask | None]:
     """Transparent is missing. Half-transparent seams between tiles are laid on white."""
     alpha = rgba[..., 3]
     if int(alpha.min()) == _OPAQUE:
-        return np.ascontiguousarray(rgba[..., :3]), None
+        return np.asarray(cv2.cvtColor(rgba, cv2.COLOR_RGBA2RGB), np.uint8), None  # far faster than slicing
     weight = alpha[..., None].astype(np.float32) / _OPAQUE  # (h, w, 1)
     pixels = np.rint(rgba[..., :3] * weight + WHITE * (1 - weight)).astype(np.uint8)
     missing = alpha < (_OPAQUE + 1) // 2

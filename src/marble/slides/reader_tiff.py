@@ -1,16 +1,13 @@
 """TIFFs that OpenSlide does not read in full (OME-TIFF keeps its pyramid in SubIFDs; plain striped TIFF).
 
-The only file of this room that imports tifffile, and only for directories and codecs: tiles are fetched one by one, so
-memory stays bounded by the region asked for.
+tifffile gives directories and codecs; tiles are fetched one by one by `segments`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import re
-import threading
-from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +17,9 @@ import tifffile
 from marble.errors import SlideError
 from marble.slides.codestream import jpeg2000_size, jpeg_size
 from marble.slides.mpp import PixelSizeClues, tiff_resolution
-from marble.slides.planes import WHITE, Mask, Pixels
+from marble.slides.planes import Mask, Pixels
+from marble.slides.segments import Grid, Segments
 
-CACHE_BYTES = 64 << 20
 # Codecs that stop at the tile's own size: none, LZW, Deflate, PackBits, Zstandard. The others are asked first.
 _BOUNDED = frozenset({1, 5, 8, 32946, 32773, 50000})
 _SIZE_OF = {7: jpeg_size, 33003: jpeg2000_size, 33005: jpeg2000_size, 34712: jpeg2000_size}
@@ -40,11 +37,10 @@ class TiffPlanes:
         try:
             with tifffile.TiffFile(path) as tiff:
                 first = tiff.pages[0]
-                pages = [first, *(first.pages or ())]
-                self._pages = sorted(pages, key=lambda page: -page.imagewidth)
+                pages = sorted([first, *(first.pages or ())], key=lambda page: -page.imagewidth)
                 self.clues = _clues(first)
                 self.vendor = "ome-tiff" if tiff.is_ome else "tiff"
-                for page in self._pages:
+                for page in pages:
                     self._require_rgb(page)
                     self._require_known_codec(page)
                     page.decode  # noqa: B018  built on first use, and only while the file is open
@@ -52,64 +48,14 @@ class TiffPlanes:
             raise
         except Exception as error:  # tifffile raises whatever the damage made it stumble over
             raise SlideError(f"its TIFF structure cannot be read: {error}", where=path) from None
-        self.sizes = tuple((int(page.imagewidth), int(page.imagelength)) for page in self._pages)
-        self._descriptor = os.open(path, os.O_RDONLY)
-        self._cache: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
-        self._cached_bytes = 0
-        self._lock = threading.Lock()
+        self.sizes = tuple((int(page.imagewidth), int(page.imagelength)) for page in pages)
+        self._segments = Segments(path, [_grid(page) for page in pages])
 
     def read(self, plane: int, x: int, y: int, width: int, height: int) -> tuple[Pixels, Mask | None]:
-        page = self._pages[plane]
-        plane_width, _ = self.sizes[plane]
-        across = int(page.tilewidth) if page.is_tiled else plane_width
-        down = int(page.tilelength) if page.is_tiled else int(page.rowsperstrip)
-        columns = -(-plane_width // across)
-        pixels = np.full((height, width, 3), WHITE, np.uint8)
-        missing = np.zeros((height, width), np.bool_)
-        for row in range(y // down, (y + height - 1) // down + 1):
-            for column in range(x // across, (x + width - 1) // across + 1):
-                left, right = max(x, column * across), min(x + width, (column + 1) * across)
-                top, bottom = max(y, row * down), min(y + height, (row + 1) * down)
-                part = np.s_[top - y : bottom - y, left - x : right - x]
-                segment = self._segment(plane, row * columns + column)
-                if segment is None:
-                    missing[part] = True
-                else:
-                    inside = np.s_[
-                        top - row * down : bottom - row * down, left - column * across : right - column * across
-                    ]
-                    pixels[part] = segment[inside]
-        return pixels, missing if missing.any() else None
+        return self._segments.read(plane, x, y, width, height)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _segment(self, plane: int, index: int) -> Pixels | None:
-        """One decoded tile or strip (h, w, 3); None if the file does not hold it or it cannot be decoded."""
-        with self._lock:
-            if (plane, index) in self._cache:
-                self._cache.move_to_end((plane, index))
-                return self._cache[plane, index]
-        page = self._pages[plane]
-        offset, count = page.dataoffsets[index], page.databytecounts[index]
-        if offset == 0 or count == 0:
-            return None
-        stored = os.pread(self._descriptor, count, offset)
-        if not _fits(page, stored):
-            return None
-        try:
-            data, _, shape = page.decode(stored, index, jpegtables=page.jpegtables)
-            segment = np.ascontiguousarray(data[0, : shape[1], : shape[2], :3])
-        except Exception:  # a codec's own errors: the tile is marked missing, and counted by whoever reads
-            return None
-        with self._lock:
-            self._cache[plane, index] = segment
-            self._cached_bytes += segment.nbytes
-            while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
-                self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
-        return segment
+        self._segments.close()
 
     def _require_rgb(self, page: Any) -> None:
         rgb = page.samplesperpixel in (3, 4) and page.planarconfig == 1 and page.dtype == np.uint8
@@ -132,15 +78,32 @@ class TiffPlanes:
             raise SlideError("its JPEG tables hold a picture, which no scanner writes", where=self._path)
 
 
-def _fits(page: Any, stored: bytes) -> bool:
-    """Whether a compressed tile or strip claims no more pixels than it may have."""
+def _grid(page: Any) -> Grid:
+    width, height = int(page.imagewidth), int(page.imagelength)
+    segment = (int(page.tilewidth), int(page.tilelength)) if page.is_tiled else (width, int(page.rowsperstrip))
+    return Grid((width, height), segment, page.dataoffsets, page.databytecounts, _decoder(page, *segment))
+
+
+def _decoder(page: Any, across: int, down: int) -> Callable[[bytes, int], Pixels | None]:
     codec = int(page.compression)
-    if codec in _BOUNDED:
-        return True
-    size = _SIZE_OF[codec](stored)
-    across = page.tilewidth if page.is_tiled else page.imagewidth
-    down = page.tilelength if page.is_tiled else page.rowsperstrip
-    return size is not None and size[0] <= across and size[1] <= down
+
+    def fits(stored: bytes) -> bool:
+        """Whether a compressed tile or strip claims no more pixels than it may have."""
+        if codec in _BOUNDED:
+            return True
+        size = _SIZE_OF[codec](stored)
+        return size is not None and size[0] <= across and size[1] <= down
+
+    def decode(stored: bytes, index: int) -> Pixels | None:
+        if not fits(stored):
+            return None
+        try:
+            data, _, shape = page.decode(stored, index, jpegtables=page.jpegtables)
+            return np.ascontiguousarray(data[0, : shape[1], : shape[2], :3])
+        except Exception:  # a codec's own errors: the tile is marked missing, and counted by whoever reads
+            return None
+
+    return decode
 
 
 def _clues(page: Any) -> PixelSizeClues:

@@ -1,0 +1,48 @@
+"""Gradient times input: to first order, what each token adds to the score. It tells classes apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from marble.attribution.scores import Score
+from marble.bags.augment import canonical
+from marble.bags.bag import Bag, cell_keys
+from marble.models.base import BagModel
+
+
+def gradient_times_input(model: BagModel, bag: Bag, score: Score) -> list[Tensor]:
+    """(T_k,) float64 for each level, in the order of `bag.levels[k]`, coarsest first.
+
+    The finest level's values are those of its own tokens; a coarser tile's are its own and all its descendants', so a
+    level's sum is what it and everything finer add to the score.
+    """
+    weight = next(model.parameters())
+    base = canonical(bag)
+    inputs = [level.features.detach().to(weight.dtype).requires_grad_() for level in base.levels]
+    was_training = model.training
+    model.eval()
+    try:
+        watched = base.with_levels([replace(level, features=x) for level, x in zip(base.levels, inputs, strict=True)])
+        value = score.of(model(watched).logits)
+        gradients = torch.autograd.grad(value, inputs, allow_unused=True)
+    finally:
+        model.train(was_training)
+    own = [
+        torch.zeros(len(x), dtype=torch.float64) if g is None else (x.detach().double() * g.double()).sum(dim=1)
+        for x, g in zip(inputs, gradients, strict=True)
+    ]
+    for k in range(base.depth - 1, 0, -1):
+        parent = base.levels[k].parent
+        assert parent is not None
+        own[k - 1] = own[k - 1].index_add(0, parent, own[k])
+    return [_as_stored(values, level.cells) for values, level in zip(own, bag.levels, strict=True)]
+
+
+def _as_stored(values: Tensor, cells: Tensor) -> Tensor:
+    """Values in row-major order of the cells, put back into the order the cells are stored in."""
+    placed = torch.empty_like(values)
+    placed[torch.argsort(cell_keys(cells))] = values
+    return placed

@@ -1,0 +1,109 @@
+"""An explanation as maps of tiles on the slide, made from the very bag of the prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from marble.attribution.gradient import gradient_times_input
+from marble.attribution.lifting import attention_by_level
+from marble.attribution.occlusion import branch_occlusion
+from marble.attribution.scores import score_of
+from marble.bags.bag import Bag
+from marble.errors import InputError
+from marble.prediction import Answer, Predictor
+from marble.reports.heatmap_map import Boxes, TileMap
+from marble.slides.pyramid import cell_boxes
+from marble.specs import unknown_choice
+
+Mode = Literal["attention", "occlusion", "gradient"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+NOMINAL_EXTENT_PX = 256  # of a finest tile in a bag that does not know its place on the slide
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What a run says about a slide, and one map per level; `target` is the class or risk the maps are about."""
+
+    answer: Answer
+    mode: Mode
+    target: str | None
+    maps: tuple[TileMap, ...]
+
+
+def explain(
+    predictor: Predictor, bag: Bag, mode: str = "attention", target: str | None = None, *, level: int = 0
+) -> Explanation:
+    """Predict, and say why.
+
+    `attention` and `gradient` give a map for every level the model reads or that holds what it reads; `occlusion`
+    costs one prediction per tile and gives the map of `level` alone. `target` is the predicted class unless named.
+    """
+    if mode not in MODES:
+        raise InputError(unknown_choice("mode", mode, list(MODES)))
+    answer = predictor.answer(bag)
+    if mode == "attention":
+        values = dict(enumerate(attention_by_level(bag, answer.prediction)))
+        return Explanation(answer, "attention", None, tile_maps(bag, "attention", values, signed=False))
+    target = target or answer.label
+    score = score_of(predictor.task, target)
+    if mode == "gradient":
+        values = dict(enumerate(gradient_times_input(predictor.model, bag, score)))
+        return Explanation(answer, "gradient", target, tile_maps(bag, "gradient x input", values, signed=True))
+    if not 0 <= level < bag.depth:
+        raise InputError(f"the bag has levels 0 to {bag.depth - 1}, not {level}", where=bag.slide_id)
+    values = {level: branch_occlusion(predictor.model, bag, score, level=level)}
+    return Explanation(answer, "occlusion", target, tile_maps(bag, "branch occlusion", values, signed=True))
+
+
+def tile_maps(bag: Bag, name: str, values: dict[int, Tensor], *, signed: bool) -> tuple[TileMap, ...]:
+    """Values (T_k,) by level, laid out on the slide."""
+    geometry = bag.provenance.levels
+    return tuple(
+        TileMap(
+            name=name,
+            level=k,
+            magnification=geometry[k].magnification if geometry else None,
+            cells=bag.levels[k].cells.numpy(),
+            l0_boxes=tile_boxes(bag, k),
+            parent=_array(bag.levels[k].parent),
+            values=level_values.numpy(),
+            signed=signed,
+        )
+        for k, level_values in sorted(values.items())
+    )
+
+
+def tile_boxes(bag: Bag, level: int) -> Boxes:
+    """(T, 4) a level's tiles in level-0 pixels; by cell alone, at a nominal size, if the bag does not know better."""
+    provenance = bag.provenance
+    if is_placed(bag):
+        extent, origin = provenance.levels[level].l0_extent_px, provenance.l0_origin_px
+        assert origin is not None
+    else:
+        ratios = [finer.ratio or 1 for finer in bag.levels[level + 1 :]]
+        extent, origin = NOMINAL_EXTENT_PX * int(np.prod(ratios, dtype=np.int64)), (0, 0)
+    return cell_boxes(bag.levels[level].cells.numpy(), extent, origin)
+
+
+def is_placed(bag: Bag) -> bool:
+    """Whether the bag knows where on the slide its tiles lie."""
+    return bool(bag.provenance.levels) and bag.provenance.l0_origin_px is not None
+
+
+def l0_size(bag: Bag) -> tuple[int, int]:
+    """(width, height) of the slide; the hull of the tiles if the bag does not know it."""
+    slide = bag.provenance.slide
+    if slide is not None and is_placed(bag):
+        return slide.l0_width_px, slide.l0_height_px
+    hulls = [tile_boxes(bag, k) for k in range(bag.depth)]
+    far = np.max([(boxes[:, :2] + boxes[:, 2:]).max(axis=0) for boxes in hulls], axis=0)
+    return int(far[0]), int(far[1])
+
+
+def _array(parent: Tensor | None) -> NDArray[np.int64] | None:
+    return None if parent is None else parent.numpy()

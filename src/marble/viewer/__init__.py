@@ -1,0 +1,1 @@
+"""See why: pictures on disk (`marble heatmap`) and a viewer in the browser (`marble view`)."""

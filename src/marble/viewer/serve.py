@@ -1,0 +1,48 @@
+"""Starting the viewer: check where it listens, look once at what there is, serve until interrupted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from marble.errors import UnavailableError
+from marble.viewer.assets import LIBRARY, STATIC
+from marble.viewer.security import check_bind, is_loopback
+
+MAX_CONNECTIONS = 1024
+MAX_HEADER_BYTES = 16_384
+KEEP_ALIVE_S = 10
+
+
+def serve(
+    source: Path, *, slides: Path | None, store: Path | None, host: str, port: int, token: str | None,
+    tell: Callable[[str], object],
+) -> None:  # fmt: skip
+    """Serve until interrupted. `tell` shows a line to the user."""
+    check_bind(host, token)
+    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UnavailableError(f"{', '.join(missing)} not installed", hint="pip install 'marble-wsi[viewer]'")
+    import uvicorn
+
+    from marble.viewer.app import create_app
+    from marble.viewer.registry import build_registry
+
+    registry = build_registry(source, slides, store)
+    found = sum(1 for entry in registry.slides.values() if entry.file is not None)
+    tell(f"{len(registry.slides)} slides ({found} with their file), {len(registry.runs)} runs")
+    if not (STATIC / "vendor" / LIBRARY).exists():
+        tell("OpenSeadragon is not built in, so slides cannot be shown: install Node.js (npm) and run `make setup`")
+    where = f"[{host}]" if ":" in host else host
+    tell(f"http://{where}:{port}/{'' if token is None else '?token=...'}  (Ctrl-C ends it)")
+    if not is_loopback(host):
+        tell("others can reach this address: every request is asked for the token; put TLS before it")
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    logging.getLogger("marble.viewer").setLevel(logging.INFO)
+    uvicorn.run(
+        create_app(registry, token), host=host, port=port, access_log=False, log_level="warning", server_header=False,
+        limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=KEEP_ALIVE_S,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+    )  # fmt: skip

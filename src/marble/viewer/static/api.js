@@ -1,0 +1,13 @@
+// Asking the server: JSON or an error that says what went wrong.
+
+export async function ask(path) {
+  const answer = await fetch(path, { headers: { accept: "application/json" } });
+  if (answer.status === 503) {
+    const seconds = Number(answer.headers.get("retry-after") || 2);
+    await new Promise((done) => setTimeout(done, 1000 * seconds));
+    return ask(path);
+  }
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error || `the server answered ${answer.status}`);
+  return body;
+}

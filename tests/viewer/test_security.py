@@ -1,0 +1,183 @@
+"""Nothing leaks, nobody comes in without the token, and every answer carries its headers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+
+import pytest
+from starlette.types import ASGIApp
+
+from marble.errors import InputError
+from marble.viewer.app import _routes, create_app
+from marble.viewer.registry import Registry, build_registry
+from marble.viewer.security import check_bind
+from tests.viewer.client import get, send
+from tests.viewer.payloads import PAYLOADS
+from tests.viewer.world import World
+
+TOKEN = "a-long-enough-token-of-ours"
+CANARY = b"CANARY-b1946ac92492d2347c6235b4d2611184"
+_FIELD = re.compile(r"{[^}]*}")
+
+
+@pytest.fixture(scope="module")
+def registry(world: World) -> Registry:
+    (world.root / "secret.txt").write_bytes(CANARY)
+    (world.slides / "secret.txt").write_bytes(CANARY)
+    return build_registry(world.runs, world.slides, world.store.root)
+
+
+@pytest.fixture(scope="module")
+def app(registry: Registry) -> ASGIApp:
+    return create_app(registry)
+
+
+def routes(registry: Registry) -> list[str]:
+    """Every route's pattern, from the application itself."""
+    found = [str(getattr(route, "path", "")) for route in _routes(registry, 1, 1).routes]
+    assert len(found) >= 12
+    return sorted(found)
+
+
+def filled(pattern: str, registry: Registry) -> str:
+    """The route with keys and numbers that exist."""
+    good = {"slide": next(iter(registry.slides)), "run": next(iter(registry.runs)), "mode": "attention",
+            "experiment": next(iter(registry.experiments)), "figure": "cost", "name": "style.css", "zoom": "0",
+            "column": "0", "row": "0", "level": "0", "index": "0"}  # fmt: skip
+    return pattern.format(**good)
+
+
+def test_every_route_answers(app: ASGIApp, registry: Registry) -> None:
+    for pattern in routes(registry):
+        reply = get(app, filled(pattern, registry))
+        assert reply.status in (200, 404), (pattern, reply.status)
+        assert reply.status == 200 or pattern == "/results/{experiment}/{figure}", pattern
+
+
+def test_no_payload_leaks_or_breaks_anything(app: ASGIApp, registry: Registry, world: World) -> None:
+    assert len(PAYLOADS) >= 100
+
+    async def attack() -> int:
+        count = 0
+        for pattern in routes(registry):
+            for field in _FIELD.findall(pattern):
+                for payload in PAYLOADS:
+                    path = filled(pattern.replace(field, "\0"), registry).replace("\0", payload)
+                    await check(app, path, "", world)
+                    count += 1
+            for payload in PAYLOADS[::7]:
+                await check(app, filled(pattern, registry).rstrip("/") + "/" + payload, "", world)
+        maps = filled("/api/slides/{slide}/runs/{run}/{mode}", registry)
+        for payload in PAYLOADS:
+            await check(app, maps, f"target={payload}", world)
+        return count
+
+    assert asyncio.run(attack()) > 1000
+
+
+async def check(app: ASGIApp, path: str, query: str, world: World) -> None:
+    reply = await send(app, path, query=query)
+    # dots and slashes may spell a real route or an existing number: then the answer is that of the plain address
+    assert 400 <= reply.status < 500 or is_plain(path), (path[:120], reply.status)
+    for secret in (CANARY, b"root:", b"Traceback", str(world.root).encode()):
+        assert secret not in reply.body, path[:120]
+
+
+def is_plain(path: str) -> bool:
+    return (
+        re.fullmatch(r"/?(static/[a-z.]+|slide/[0-9a-f]{16}|api/[a-z0-9/]+|results/[0-9a-f]{16}|healthz)?/?", path)
+        is not None
+    )
+
+
+def test_without_the_token_every_route_but_one_says_401(registry: Registry) -> None:
+    app = create_app(registry, TOKEN)
+    for pattern in routes(registry):
+        path = filled(pattern, registry)
+        expected = 200 if path == "/healthz" else 401
+        assert get(app, path).status == expected, pattern
+        assert get(app, path, {"authorization": "Bearer wrong"}).status == expected
+        assert get(app, path, {"cookie": "marble_token=wrong"}).status == expected
+        assert get(app, path, query="token=wrong").status == expected
+    assert get(app, "/no/such/thing").status == 401
+    assert get(app, "/", {"authorization": f"Bearer {TOKEN}"}).status == 200
+
+
+def test_the_token_moves_from_the_address_into_a_cookie(registry: Registry) -> None:
+    app = create_app(registry, TOKEN)
+    reply = get(app, "/", query=f"token={TOKEN}")
+    assert (reply.status, reply.headers["location"]) == (303, "/")
+    cookie = reply.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert get(app, "/", {"cookie": cookie.partition(";")[0]}).status == 200
+
+
+def test_others_cannot_reach_it_through_a_name_that_resolves_here(app: ASGIApp) -> None:
+    assert get(app, "/", {"host": "evil.example"}).status == 421
+    assert get(app, "/", {"host": "localhost:8765"}).status == 200
+    assert get(app, "/", {"host": "[::1]:8765"}).status == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "::", "example.org"])
+def test_listening_to_others_needs_a_token(host: str) -> None:
+    with pytest.raises(InputError, match="needs a token"):
+        check_bind(host, None)
+    check_bind(host, TOKEN)
+
+
+def test_loopback_needs_none_and_a_short_token_is_refused() -> None:
+    for host in ("127.0.0.1", "localhost", "::1"):
+        check_bind(host, None)
+    with pytest.raises(InputError, match="shorter"):
+        check_bind("127.0.0.1", "short")
+
+
+def test_every_answer_carries_the_headers_and_no_page_holds_inline_code(app: ASGIApp, registry: Registry) -> None:
+    paths = [filled(pattern, registry) for pattern in routes(registry)] + ["/no/such"]
+    for path in paths:
+        reply = get(app, path)
+        assert "script-src 'self'" in reply.headers["content-security-policy"]
+        assert "unsafe" not in reply.headers["content-security-policy"]
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.headers["referrer-policy"] == "no-referrer"
+        assert not [name for name in reply.headers if name.startswith("access-control")]
+        if reply.headers["content-type"].startswith("text/html"):
+            text = reply.body.decode()
+            assert not re.search(r"<script(?![^>]*\ssrc=)|<style|\son\w+=|style=", text)
+            assert "http://" not in text
+            assert "https://" not in text
+
+
+def test_only_reading_is_possible(app: ASGIApp, registry: Registry) -> None:
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        for pattern in routes(registry):
+            assert get(app, filled(pattern, registry), method=method).status == 405
+
+
+def test_the_log_has_one_line_for_each_request_and_no_names(
+    app: ASGIApp, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="marble.viewer.access"):
+        for path in ["/", filled("/slide/{slide}", registry), "/S0/secret-patient", "/healthz"]:
+            get(app, path, query="token=hush")
+    assert len(caplog.messages) == 4
+    assert not [line for line in caplog.messages if "secret" in line or "hush" in line or "S0" in line]
+
+
+def test_names_are_escaped(world: World, tmp_path: Path) -> None:
+    from marble.bags.store import BagStore
+
+    hostile = "<script>alert('x')</script>\u202e\"&"
+    bag = world.store.load("S0")
+    store = BagStore(tmp_path / "bags")
+    store.save(type(bag)(hostile, bag.levels, bag.provenance))
+    registry = build_registry(tmp_path / "bags")
+    app = create_app(registry)
+    for path in ("/", f"/slide/{next(iter(registry.slides))}"):
+        body = get(app, path).body.decode()
+        assert "<script>alert" not in body
+        assert "&lt;script&gt;alert" in body

@@ -1,0 +1,285 @@
+"""What the viewer serves: tiles as they are in the file, the one prediction, caches and queues with limits."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import typer
+from starlette.types import ASGIApp
+from typer.testing import CliRunner
+
+from marble.cli import learn, look
+from marble.errors import InputError
+from marble.prediction import Predictor
+from marble.slides.reader import Box, Slide
+from marble.viewer.app import create_app
+from marble.viewer.cache import ByteCache
+from marble.viewer.gate import Busy, Gate
+from marble.viewer.heatmaps import write_heatmaps
+from marble.viewer.registry import Registry, build_registry, key_of
+from marble.viewer.tiles import TILE_PX, tile_box, top_zoom
+from tests.viewer.client import get, send
+from tests.viewer.world import World, make_survival_world
+
+
+@pytest.fixture(scope="module")
+def registry(world: World) -> Registry:
+    return build_registry(world.runs, world.slides, world.store.root)
+
+
+@pytest.fixture(scope="module")
+def app(registry: Registry) -> ASGIApp:
+    return create_app(registry)
+
+
+def slide_key(name: str = "S1") -> str:
+    return key_of("slide", name)
+
+
+def commands() -> typer.Typer:
+    app = typer.Typer()
+    learn.register(app)
+    look.register(app)
+    return app
+
+
+def test_the_commands(world: World, tmp_path: Path) -> None:
+    run, store = str(world.run("marble")), str(world.root / "bags")
+    done = CliRunner().invoke(
+        commands(), ["heatmap", run, "S1", "--store", store, "--out", str(tmp_path), "--level", "0"]
+    )
+    assert done.exit_code == 0, done.output
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "S1-attention-level0.geojson", "S1-attention-level0.png", "S1-attention.json"
+    ]  # fmt: skip
+    wrong = CliRunner().invoke(commands(), ["heatmap", run, "S1", "--store", store, "--level", "7"])
+    assert "no map of level 7" in str(wrong.exception)
+    refused = CliRunner().invoke(commands(), ["view", str(world.runs), "--host", "0.0.0.0"])
+    assert "needs a token" in str(refused.exception)
+
+
+def test_the_prediction_is_bitwise_the_same_everywhere(
+    world: World, registry: Registry, app: ASGIApp, tmp_path: Path
+) -> None:
+    for name in ("marble", "abmil"):
+        run = next(entry for entry in registry.runs.values() if entry.model == name)
+        here = Predictor(run.folder).answer(world.store.load("S1"))
+        seen = get(app, f"/api/slides/{slide_key()}/runs/{run.key}").json()
+        drawn = write_heatmaps(Predictor(run.folder), world.store.load("S1"), world.slides / "S1.tiff", tmp_path)
+        told = json.loads(drawn.files[-1].read_text())["prediction"]
+        table = tmp_path / f"{name}.csv"
+        arguments = ["predict", str(run.folder), str(world.slides / "S1.tiff"), "--out", str(table)]
+        assert CliRunner().invoke(commands(), arguments).exit_code == 0
+        row = next(csv.DictReader(table.open()))
+        for column, value in here.readout.items():
+            assert seen["readout"][column] == value == told[column] == float(row[column])
+        assert seen["order_sd"] == here.prediction.order_sd == float(row["order_sd"])
+        assert seen["label"] == here.label == row["predicted"]
+        assert seen["sentence"] == drawn.sentence
+
+
+def test_tiles_are_the_slides_pixels(world: World, app: ASGIApp) -> None:
+    lattice = get(app, f"/api/slides/{slide_key()}").json()
+    with Slide.open(world.slides / "S1.tiff") as slide:
+        assert (lattice["width"], lattice["height"]) == slide.l0_size_px
+        top = top_zoom(slide.l0_size_px)
+        assert lattice["top_zoom"] == top
+        for zoom, column, row in ((top, 2, 1), (top, 5, 3), (top - 2, 1, 0), (0, 0, 0)):
+            reply = get(app, f"/api/slides/{slide_key()}/pixels/{zoom}/{column}/{row}")
+            tile = cv2.imdecode(np.frombuffer(reply.body, np.uint8), cv2.IMREAD_COLOR)
+            assert tile is not None
+            scale = 2 ** (top - zoom)
+            x, y = column * TILE_PX * scale, row * TILE_PX * scale
+            width, height = (min(TILE_PX * scale, side - at) for side, at in zip(slide.l0_size_px, (x, y), strict=True))
+            out = -(-width // scale), -(-height // scale)
+            expected = slide.read(Box(x, y, width, height), out).pixels
+            assert tile.shape == expected.shape
+            assert np.abs(tile[:, :, ::-1].astype(int) - expected).mean() < 6  # JPEG
+
+
+def test_tiles_cover_the_slide_once_and_never_more_than_it_holds() -> None:
+    size = (1000, 700)
+    for zoom in range(top_zoom(size) + 1):
+        seen = np.zeros(size[::-1], int)
+        for row in range(8):
+            for column in range(8):
+                found = tile_box(size, zoom, column, row)
+                if found is not None:
+                    box, out = found
+                    assert out[0] <= box.width
+                    assert out[1] <= box.height
+                    seen[box.y : box.y + box.height, box.x : box.x + box.width] += 1
+        assert (seen == 1).all()
+    assert tile_box(size, top_zoom(size) + 1, 0, 0) is None
+    assert tile_box(size, -1, 0, 0) is None
+
+
+def test_numbers_out_of_range_are_not_there(app: ASGIApp) -> None:
+    for place in ("99/0/0", "0/1/0", "0/0/1", "11/9999999/0", "11/0/10000000000", "-1/0/0", "x/0/0"):
+        assert get(app, f"/api/slides/{slide_key()}/pixels/{place}").status == 404
+    for place in ("2/0", "0/99999", "9/9"):
+        assert get(app, f"/api/slides/{slide_key()}/crops/{place}").status == 404
+
+
+def test_a_known_tile_is_not_sent_again(app: ASGIApp) -> None:
+    path = f"/api/slides/{slide_key()}/pixels/11/1/1"
+    first = get(app, path)
+    assert first.status == 200
+    again = get(app, path, {"if-none-match": first.headers["etag"]})
+    assert (again.status, again.body) == (304, b"")
+    other = get(app, f"/api/slides/{slide_key()}/pixels/11/2/1")
+    assert other.headers["etag"] != first.headers["etag"]
+
+
+def test_a_slide_that_changes_or_goes_is_not_mixed(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "slides"
+    folder.mkdir()
+    file = folder / "S1.tiff"
+    shutil.copy(world.slides / "S1.tiff", file)
+    app = create_app(build_registry(world.store.root, folder))
+    path = f"/api/slides/{slide_key()}/pixels/11/1/1"
+    assert get(app, path).status == 200
+    shutil.copy(world.slides / "S3.tiff", file)
+    assert get(app, path).status == 409
+    file.unlink()
+    reply = get(app, path)
+    assert reply.status == 404
+    assert str(tmp_path).encode() not in reply.body
+
+
+def test_another_file_under_the_same_name_is_refused(world: World, tmp_path: Path) -> None:
+    from marble.synthetic.slides import write_slide
+
+    write_slide(tmp_path / "S1.tiff", (800, 600), seed=3)
+    app = create_app(build_registry(world.store.root, tmp_path))
+    assert get(app, f"/api/slides/{slide_key()}/pixels/11/1/1").status == 409
+
+
+def test_without_slides_the_lattice_is_shown_on_a_blank(world: World) -> None:
+    app = create_app(build_registry(world.store.root))
+    lattice = get(app, f"/api/slides/{slide_key()}").json()
+    assert not lattice["has_picture"]
+    tile = get(app, f"/api/slides/{slide_key()}/pixels/11/0/0")
+    pixels = cv2.imdecode(np.frombuffer(tile.body, np.uint8), cv2.IMREAD_COLOR)
+    assert pixels is not None
+    assert pixels.shape == (TILE_PX, TILE_PX, 3)
+    assert np.ptp(pixels) <= 2
+    assert get(app, f"/api/slides/{slide_key()}/tissue").status == 404
+
+
+def test_the_list_shows_labels_predictions_and_errors(app: ASGIApp, registry: Registry) -> None:
+    text = get(app, "/").body.decode()
+    for entry in registry.slides.values():
+        assert f"/slide/{entry.key}" in text
+    wrong = {slide for run in registry.runs.values() for slide, said in run.said.items() if said.wrong}
+    assert text.count('data-wrong="1"') == len(wrong)
+    assert "<td>P5</td>" in text
+
+
+def test_maps_of_every_mode_have_a_value_for_every_tile(app: ASGIApp, registry: Registry) -> None:
+    lattice = get(app, f"/api/slides/{slide_key()}").json()
+    run = next(entry.key for entry in registry.runs.values() if entry.model == "marble")
+    for mode, levels in (("attention", [0, 1]), ("gradient", [0, 1]), ("occlusion", [0])):
+        body = get(app, f"/api/slides/{slide_key()}/runs/{run}/{mode}").json()
+        assert [one["level"] for one in body["maps"]] == levels
+        for one in body["maps"]:
+            assert len(one["values"]) * 2 == len(lattice["levels"][one["level"]]["cells"])
+    other = get(app, f"/api/slides/{slide_key()}/runs/{run}/gradient", query="target=none").json()
+    assert other["target"] == "none"
+
+
+def test_survival_and_bags_without_a_place_are_shown_too(tmp_path: Path) -> None:
+    made = make_survival_world(tmp_path)
+    registry = build_registry(tmp_path)
+    app = create_app(registry)
+    slide = registry.slides[key_of("slide", "P0009-S0")]
+    run = next(iter(registry.runs.values()))
+    here = Predictor(made.run("mean")).answer(made.store.load("P0009-S0"))
+    seen = get(app, f"/api/slides/{slide.key}/runs/{run.key}").json()
+    assert seen["readout"] == here.readout
+    assert seen["label"] is None
+    assert [tuple(point) for point in seen["curve"]] == list(here.curve.items())
+    assert len(seen["curve"]) == 3
+    lattice = get(app, f"/api/slides/{slide.key}").json()
+    assert not lattice["placed"]
+    assert [level["extent"] for level in lattice["levels"]] == [1024, 256]
+    for mode in ("attention", "gradient", "occlusion"):
+        assert get(app, f"/api/slides/{slide.key}/runs/{run.key}/{mode}").status == 200
+    assert get(app, f"/results/{run.experiment}").status == 200
+    assert slide.truth.endswith(("event", "censored"))
+    assert slide.truth in get(app, "/").body.decode()
+
+
+def test_a_folder_with_nothing_to_show_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="neither"):
+        build_registry(tmp_path)
+    with pytest.raises(InputError, match="no such folder"):
+        build_registry(tmp_path / "x")
+
+
+def test_the_cache_holds_no_more_than_it_may() -> None:
+    cache = ByteCache(100)
+    for i in range(30):
+        cache.put(i, bytes(30))
+        assert cache.held_bytes <= 100
+        cache.get(0)  # what is used stays
+    assert cache.get(0) is not None
+    assert cache.get(28) is not None
+    assert cache.get(5) is None
+    cache.put("large", bytes(101))
+    assert cache.get("large") is None
+    cache.put(0, bytes(10))
+    assert cache.held_bytes <= 100
+
+
+def test_a_full_queue_says_so_at_once_and_recovers() -> None:
+    async def scene() -> tuple[int, int, str]:
+        gate, release = Gate(workers=2, queue=3), threading.Event()
+
+        def work() -> str:
+            release.wait(10)
+            return "done"
+
+        waiting = [asyncio.create_task(gate.run(work)) for _ in range(5)]
+        await asyncio.sleep(0.05)
+        turned_away = 0
+        for _ in range(4):
+            with pytest.raises(Busy):
+                await gate.run(work)
+            turned_away += 1
+        release.set()
+        done = [await task for task in waiting]
+        return turned_away, len(done), await gate.run(work)
+
+    assert asyncio.run(scene()) == (4, 5, "done")
+
+
+def test_overload_is_answered_503_and_is_over_when_it_is_over(registry: Registry) -> None:
+    app = create_app(registry, workers=1, queue=2)
+
+    async def scene() -> list[int]:
+        paths = [f"/api/slides/{slide_key(f'S{n % 6}')}/pixels/11/{n % 5}/{n % 3}" for n in range(60)]
+        replies = await asyncio.gather(*(send(app, path) for path in paths))
+        for reply in replies:
+            if reply.status == 503:
+                assert int(reply.headers["retry-after"]) > 0
+        after = await send(app, paths[0])
+        return [*(reply.status for reply in replies), after.status]
+
+    *during, after = asyncio.run(scene())
+    assert set(during) == {200, 503}
+    assert during.count(200) >= 3
+    assert after == 200
+
+
+def test_health_answers_whatever_the_queue(registry: Registry) -> None:
+    assert get(create_app(registry, workers=1, queue=-1), "/healthz").status == 200
+    assert get(create_app(registry, workers=1, queue=-1), "/").status == 503
