@@ -25,7 +25,7 @@ setup: ## create .venv and install (instant when nothing changed)
 	  $(BIN)/python -m pip install --quiet --no-compile --prefer-binary -c constraints.txt -e '.[dev]'; \
 	  echo "$$want" > $(STAMP); \
 	fi
-	@$(MAKE) --no-print-directory $(if $(shell command -v npm),$(OPENSEADRAGON))
+	@if command -v npm >/dev/null; then $(MAKE) --silent --no-print-directory $(OPENSEADRAGON); fi
 
 # The viewer's one JavaScript library, pinned by web/package-lock.json. Without npm everything else works.
 $(OPENSEADRAGON): web/package-lock.json
