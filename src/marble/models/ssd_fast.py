@@ -84,16 +84,19 @@ class SegmentScan:
         """
         shape, scratch = self.shape, self.scratch
         L = len(rows) - shape.conv + 1
-        self._convolve(rows, L)
-        act: Tensor = torch.ops.aten.silu.out(scratch("u", L, shape.convolved), out=scratch("act", L, shape.convolved))
         self.dt = softplus(rows[shape.conv - 1 :, -shape.heads :] + self.dt_bias)  # (L, H)
         self.decays = self._decays(self.dt)
-        y = scratch("y", L, shape.inner)
+        u, act = scratch("u", L, shape.convolved), scratch("act", L, shape.convolved)
+        y, gated, gate = scratch("y", L, shape.inner), scratch("gated", L, shape.inner), self._gate(rows)
         for slot, ((at, q), decay) in enumerate(zip(self._chunks(L), self.decays)):
+            # From convolution to gate chunk by chunk: what one pass writes, the next finds in the cache.
+            part = slice(at, at + q)
+            self._convolve(rows[at : at + q + shape.conv - 1], u[part])
+            torch.ops.aten.silu.out(u[part], out=act[part])
             for g in range(shape.groups):
-                self._forward_chunk(act[at : at + q], y[at : at + q], decay, g, f"{g}.{slot}" if keep else "")
-        gated: Tensor = torch.ops.aten.silu.out(self._gate(rows), out=scratch("gated", L, shape.inner))
-        return gated.mul_(y)
+                self._forward_chunk(act[part], y[part], decay, g, f"{g}.{slot}" if keep else "")
+            torch.ops.aten.silu.out(gate[part], out=gated[part]).mul_(y[part])
+        return gated
 
     def _chunks(self, L: int) -> list[tuple[int, int]]:
         return [(at, min(self.chunk, L - at)) for at in range(0, L, self.chunk)]
@@ -101,14 +104,13 @@ class SegmentScan:
     def _gate(self, rows: Tensor) -> Tensor:
         return rows[self.shape.conv - 1 :, : self.shape.inner]
 
-    def _convolve(self, rows: Tensor, L: int) -> None:
-        """Depthwise causal convolution as K shifted multiply-adds into buffer `u`."""
-        shape = self.shape
+    def _convolve(self, rows: Tensor, u: Tensor) -> None:
+        """Depthwise causal convolution of K-1+q rows as K shifted multiply-adds into `u` (q, channels)."""
+        shape, q = self.shape, len(u)
         raw = rows[:, shape.inner : shape.inner + shape.convolved]
-        u = self.scratch("u", L, shape.convolved)
-        torch.addcmul(self.conv_bias, raw[:L], self.taps[0], out=u)
+        torch.addcmul(self.conv_bias, raw[:q], self.taps[0], out=u)
         for k in range(1, shape.conv):
-            u.addcmul_(raw[k : k + L], self.taps[k])
+            u.addcmul_(raw[k : k + q], self.taps[k])
 
     def _decays(self, dt: Tensor) -> list[Decay]:
         """The decays of a segment's chunks: all full ones at once, then the last if it is shorter."""
