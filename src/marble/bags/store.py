@@ -32,6 +32,8 @@ FORMAT = 1
 _PLAIN = re.compile(r"[^A-Za-z0-9._ +=@,-]")
 # What was hashed and checked in this process already: path -> (size, mtime_ns, inode, sha256).
 _verified: dict[Path, tuple[int, int, int, str]] = {}
+# Records parsed in this process, with the stamp of the file they were read from.
+_parsed: dict[Path, tuple[tuple[int, int, int], BagRecord]] = {}
 
 
 def forget(path: Path) -> None:
@@ -129,15 +131,22 @@ class BagStore:
     def record(self, slide_id: str) -> BagRecord:
         """The slide's record, or an error that says how to get one."""
         path = self.record_path(slide_id)
-        if not path.exists():
+        try:
+            stat = path.stat()
+        except FileNotFoundError:
             raise BagError(
                 f"no bag of slide '{slide_id}' in this store",
                 where=self.root,
                 hint="Make it with `marble extract` or `marble import`",
-            )
+            ) from None
+        stamp = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        known = _parsed.get(path)
+        if known is not None and known[0] == stamp:
+            return known[1]
         record = BagRecord.parse(files.read_json(path), where=path)
         if record.slide_id != slide_id:
             raise IntegrityError(f"record belongs to slide '{record.slide_id}'", where=path)
+        _parsed[path] = (stamp, record)
         return record
 
     def records(self) -> Iterator[BagRecord]:
@@ -239,7 +248,10 @@ def _from_file(path: Path, record: BagRecord, *, checked: bool) -> Bag:
         raise IntegrityError(f"not a MARBLE bag of format {FORMAT}", where=path)
     if metadata.get("slide_id") != record.slide_id:
         raise IntegrityError(f"holds slide '{metadata.get('slide_id')}', not '{record.slide_id}'", where=path)
-    provenance = Provenance.parse(metadata.get("provenance", {}), where=path)
+    if checked and record.provenance is not None:  # compared with the file's own when it was checked
+        provenance = record.provenance
+    else:
+        provenance = Provenance.parse(metadata.get("provenance", {}), where=path)
     ratios = metadata.get("ratios") or []
     wanted = {f"level{k}.{name}" for k in range(len(ratios)) for name in ("features", "cells", "parent")}
     wanted.discard("level0.parent")
