@@ -60,6 +60,8 @@ slow-test: setup ## what takes minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
 browser-test: setup ## the viewer in a real browser
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y chromium; } \
+	  || { echo "Install your system's Chromium first"; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -m browser --timeout 600
 
