@@ -17,7 +17,7 @@ help: ## this list
 # The stamp holds the hash of everything an install depends on, so a second `make setup` is instant
 # and a change to pyproject.toml, the lock or the interpreter is never missed.
 setup: ## create .venv and install (instant when nothing changed)
-	@want=$$( (cat pyproject.toml constraints.txt; $(PYTHON) --version) | sha256sum | cut -d' ' -f1); \
+	@want=$$( (cat pyproject.toml constraints.txt hatch_build.py src/marble/native/*.?pp; $(PYTHON) --version) | sha256sum | cut -d' ' -f1); \
 	if [ "$$(cat $(STAMP) 2>/dev/null)" != "$$want" ]; then \
 	  set -e; \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "MARBLE needs Python 3.11 or newer: make setup PYTHON=python3.12")'; \

@@ -17,6 +17,7 @@ from marble.models.s4d import S4DKernel, causal_convolution, s4d_kernel
 from marble.models.scan import selective_scan
 from marble.models.scan2d import selective_scan_2d
 from marble.models.scan_reference import s4d_reference, selective_scan_2d_reference, selective_scan_reference
+from marble.native.library import BACKEND_VARIABLE, missing
 from tests.models.golden_case import relative_error
 
 TOLERANCE = 1e-12
@@ -37,6 +38,78 @@ def scan_inputs(shape: tuple[int, ...], d: int, n: int, seed: int, dtype: torch.
         torch.randn(*size, dtype=torch.float64, generator=rng) for size in ((*shape, d), (*shape, n), (*shape, n), (d,))
     )
     return [v.to(dtype).requires_grad_() for v in (x, dt, A, B, C, D)]
+
+
+@pytest.fixture(autouse=True)
+def in_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The torch way, but for the tests of the kernel."""
+    if "kernel" not in request.node.name:
+        monkeypatch.setenv(BACKEND_VARIABLE, "torch")
+
+
+needs_kernel = pytest.mark.skipif(missing() is not None, reason=f"native: {missing()}")
+
+
+@needs_kernel
+@settings(max_examples=25, deadline=None)
+@given(tokens=st.integers(1, 300), d=st.sampled_from([4, 12, 40, 72]), n=st.integers(1, 17), seed=st.integers(0, 2**16))
+def test_kernel_equals_the_recurrence(tokens: int, d: int, n: int, seed: int) -> None:
+    inputs = scan_inputs((tokens,), d, n, seed)
+    assert scan.uses_kernel(inputs[0])
+    assert_equal(outputs_and_gradients(selective_scan, inputs), outputs_and_gradients(selective_scan_reference, inputs))
+
+
+@needs_kernel
+@settings(max_examples=20, deadline=None)
+@given(
+    height=st.integers(1, 12),
+    width=st.integers(1, 12),
+    d=st.sampled_from([4, 12, 40]),
+    n=st.integers(1, 5),
+    seed=st.integers(0, 2**16),
+)
+def test_2d_kernel_equals_the_recurrence(height: int, width: int, d: int, n: int, seed: int) -> None:
+    inputs = scan_inputs((height, width), d, n, seed)
+    assert_equal(
+        outputs_and_gradients(selective_scan_2d, inputs), outputs_and_gradients(selective_scan_2d_reference, inputs)
+    )
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("shape", "run", "loop"),
+    [
+        ((300,), selective_scan, selective_scan_reference),
+        ((9, 14), selective_scan_2d, selective_scan_2d_reference),
+    ],
+)
+def test_kernels_in_float32_are_as_accurate_as_their_numbers(
+    shape: tuple[int, ...], run: Callable[..., Tensor], loop: Callable[..., Tensor]
+) -> None:
+    inputs = scan_inputs(shape, 8, 4, seed=3, dtype=torch.float32)
+    exact = outputs_and_gradients(loop, [v.detach().double().requires_grad_() for v in inputs])
+    assert_equal(outputs_and_gradients(run, inputs), exact, tolerance=2e-6)
+
+
+@needs_kernel
+def test_kernels_give_the_same_bits_on_any_number_of_threads() -> None:
+    threads = torch.get_num_threads()
+    for shape, run in (((130,), selective_scan), ((7, 9), selective_scan_2d)):
+        inputs = scan_inputs(shape, 72, 3, seed=1)
+        found = []
+        try:
+            for count in (1, 2, 5):
+                torch.set_num_threads(count)
+                found.append(outputs_and_gradients(run, inputs))
+        finally:
+            torch.set_num_threads(threads)
+        for other in found[1:]:
+            assert all(torch.equal(found[0][name], other[name]) for name in ("y", "x", "dt", "B", "C"))
+
+
+def test_channels_the_kernel_does_not_take_are_scanned_in_torch() -> None:
+    assert not scan.uses_kernel(torch.zeros(5, 6, dtype=torch.float64))
+    assert not scan.uses_kernel(torch.zeros(5, 8, dtype=torch.float16))
 
 
 def outputs_and_gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -102,8 +175,9 @@ def test_scan_keeps_few_numbers_for_the_backward_pass() -> None:
     assert kept < 4 * tokens * d  # x twice, dt, B, C and a state every 64 tokens; all states would be 16 times x
 
 
+@needs_kernel
 @pytest.mark.slow
-def test_scan_is_five_times_faster_than_a_loop_over_tokens() -> None:
+def test_kernel_is_five_times_faster_than_a_loop_over_tokens() -> None:
     inputs = scan_inputs((4096,), 1024, 16, seed=0, dtype=torch.float32)
     seconds: dict[str, list[float]] = {"fast": [], "loop": []}
     for _ in range(3):

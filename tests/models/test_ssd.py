@@ -12,7 +12,9 @@ from torch import Tensor
 
 from marble.errors import InputError, UnavailableError
 from marble.models import ssd, ssd_stream
-from marble.models.ssd import Mamba2, backends, choose_backend
+from marble.models.ssd import Mamba2, backends, block_shape, choose_backend
+from marble.models.ssd_native import NativeGradient
+from marble.native.library import BACKEND_VARIABLE, missing
 
 NAMES = {
     "in_proj.weight",
@@ -26,10 +28,16 @@ NAMES = {
 }
 
 
-def block_with_decay(low: float, high: float, ngroups: int, seed: int) -> Mamba2:
+FAST = [
+    "torch",
+    pytest.param("native", marks=pytest.mark.skipif(missing() is not None, reason=f"native: {missing()}")),
+]
+
+
+def block_with_decay(low: float, high: float, ngroups: int, seed: int, d_state: int = 8, headdim: int = 4) -> Mamba2:
     """A small shaken block whose heads have dt*A spread from -low to -high."""
     torch.manual_seed(seed)
-    block = Mamba2(8, d_state=6, headdim=4, ngroups=ngroups).double()
+    block = Mamba2(8, d_state=d_state, headdim=headdim, ngroups=ngroups).double()
     with torch.no_grad():
         for parameter in block.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
@@ -69,45 +77,78 @@ def worst_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> tuple[float,
     return max((error(name), name) for name in b)
 
 
-def assert_paths_agree(block: Mamba2, T: int, seed: int) -> None:
+def assert_paths_agree(block: Mamba2, T: int, seed: int, path: str) -> None:
     tokens = torch.randn(T, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    fast = outputs_and_gradients(block, tokens, "torch")
+    fast = outputs_and_gradients(block, tokens, path)
     slow = outputs_and_gradients(block, tokens, "reference")
     error, name = worst_difference(fast, slow)
     assert error < 1e-12, f"{name}: {error:.2e}"
 
 
+@pytest.mark.parametrize("path", FAST)
 @settings(max_examples=12, deadline=None)
 @given(T=st.integers(1, 600), ngroups=st.sampled_from([1, 2]), seed=st.integers(0, 2**20))
-def test_fast_path_is_the_recurrence(T: int, ngroups: int, seed: int) -> None:
-    assert_paths_agree(block_with_decay(1e-6, 80, ngroups, seed), T, seed)
+def test_fast_path_is_the_recurrence(path: str, T: int, ngroups: int, seed: int) -> None:
+    assert_paths_agree(block_with_decay(1e-6, 80, ngroups, seed), T, seed, path)
 
 
+def test_sizes_the_kernel_does_not_take_run_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    block = block_with_decay(1e-6, 80, 1, seed=2, d_state=6)
+    assert block.path() == "torch"
+    assert_paths_agree(block, 150, 2, "torch")
+    with pytest.raises(UnavailableError, match="native"):
+        outputs_and_gradients(block, torch.zeros(3, 8, dtype=torch.float64), "native")
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"native: {missing()}")
+def test_the_kernel_gives_the_same_bits_on_any_number_of_threads() -> None:
+    torch.manual_seed(0)
+    block = Mamba2(48, d_state=16, headdim=8)  # 12 heads, 3 blocks of them
+    rows = torch.randn(203, block.shape.projected)
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            scan = NativeGradient(block.scan_weights(), block.shape, None)
+            with torch.no_grad():
+                gated = scan.recompute(rows, torch.zeros_like(scan.state)).clone()
+                found.append((gated, scan.backward(rows, gated.cos()).clone(), *scan.weight_gradients()))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other))
+
+
+@pytest.mark.parametrize("path", FAST)
 @pytest.mark.parametrize("ngroups", [1, 2])
 @pytest.mark.parametrize("decay", [1e-6, 1.0, 80.0])
 @pytest.mark.parametrize("T", [1, 2, 3, 64, 65, 513])
-def test_fast_path_at_one_decay_for_all_heads(T: int, decay: float, ngroups: int) -> None:
-    assert_paths_agree(block_with_decay(decay, decay * 1.001, ngroups, seed=T), T, seed=T)
+def test_fast_path_at_one_decay_for_all_heads(T: int, decay: float, ngroups: int, path: str) -> None:
+    assert_paths_agree(block_with_decay(decay, decay * 1.001, ngroups, seed=T), T, T, path)
 
 
-def test_rows_projected_again_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", FAST)
+def test_rows_projected_again_give_the_same_gradients(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     block = block_with_decay(1e-3, 10, 1, seed=3)
     tokens = torch.randn(1100, 8, dtype=torch.float64)
-    kept = outputs_and_gradients(block, tokens, "torch")
+    kept = outputs_and_gradients(block, tokens, path)
     monkeypatch.setattr(ssd_stream, "KEEP_BYTES", 0)
-    again = outputs_and_gradients(block, tokens, "torch")
+    again = outputs_and_gradients(block, tokens, path)
     error, name = worst_difference(again, kept)
     assert error < 1e-13, f"{name}: {error:.2e}"
 
 
+@pytest.mark.parametrize("path", FAST)
 @pytest.mark.parametrize("dt_bias", [-900.0, -100.0, 50.0])
-def test_extreme_steps_stay_finite_and_right(dt_bias: float) -> None:
+def test_extreme_steps_stay_finite_and_right(dt_bias: float, path: str) -> None:
     """dt underflows to zero at -900; at 50 a step forgets everything."""
     block = block_with_decay(0.1, 10, 1, seed=1)
     with torch.no_grad():
         block.dt_bias.fill_(dt_bias)
     tokens = torch.randn(130, 8, dtype=torch.float64)
-    fast = outputs_and_gradients(block, tokens, "torch")
+    fast = outputs_and_gradients(block, tokens, path)
     slow = outputs_and_gradients(block, tokens, "reference")
     for name in ("output", "tokens", "out_proj.weight", "conv1d.weight", "D"):
         scale = slow[name].abs().max()
@@ -115,12 +156,13 @@ def test_extreme_steps_stay_finite_and_right(dt_bias: float) -> None:
     assert all(torch.isfinite(tensor).all() for tensor in fast.values())
 
 
-def test_float32_is_accurate_where_decays_add_up() -> None:
+@pytest.mark.parametrize("path", FAST)
+def test_float32_is_accurate_where_decays_add_up(path: str) -> None:
     """Sums of dt*A reach thousands inside a chunk, which float32 alone could not subtract."""
-    block = block_with_decay(1.0, 80, 1, seed=5)
+    block = block_with_decay(1.0, 80, 1, seed=5, headdim=8)
     tokens = torch.randn(300, 8, dtype=torch.float64)
     exact = outputs_and_gradients(block, tokens, "reference")
-    single = outputs_and_gradients(block.float(), tokens.float(), "torch")
+    single = outputs_and_gradients(block.float(), tokens.float(), path)
     for name in ("output", "tokens", "in_proj.weight", "out_proj.weight", "D"):
         assert (single[name] - exact[name]).abs().max() < 5e-6 * exact[name].abs().max(), name
 
@@ -177,19 +219,20 @@ def test_names_sizes_and_initialisation() -> None:
 
 
 def test_backend_argument_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = torch.device("cpu")
-    monkeypatch.delenv(ssd.BACKEND_VARIABLE, raising=False)
-    assert choose_backend("auto", cpu) == "torch"
-    monkeypatch.setenv(ssd.BACKEND_VARIABLE, "reference")
-    assert choose_backend("auto", cpu) == "reference"
-    assert choose_backend("torch", cpu) == "torch"
+    shape, like = block_shape(64), torch.zeros(1)
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    assert choose_backend("auto", shape, like) == ("torch" if missing() else "native")
+    assert choose_backend("auto", shape, like.half()) == "torch"
+    monkeypatch.setenv(BACKEND_VARIABLE, "reference")
+    assert choose_backend("auto", shape, like) == "reference"
+    assert choose_backend("torch", shape, like) == "torch"
 
 
 def test_unknown_or_missing_backends_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"'tuch'.*auto, reference, torch, mamba_ssm"):
+    with pytest.raises(InputError, match=r"'tuch'.*auto, reference, torch, native, mamba_ssm"):
         Mamba2(8, headdim=4, backend="tuch")
-    monkeypatch.setenv(ssd.BACKEND_VARIABLE, "cuda")
-    with pytest.raises(InputError, match=r"MARBLE_SSD_BACKEND.*'cuda'.*reference, torch, mamba_ssm"):
+    monkeypatch.setenv(BACKEND_VARIABLE, "cuda")
+    with pytest.raises(InputError, match=r"MARBLE_SSD_BACKEND.*'cuda'.*reference, torch, native, mamba_ssm"):
         Mamba2(8, headdim=4)(torch.zeros(1, 8))
     with pytest.raises(UnavailableError, match="mamba_ssm"):
         Mamba2(8, headdim=4, backend="mamba_ssm")(torch.zeros(1, 8))
@@ -199,6 +242,7 @@ def test_backends_say_what_works_here() -> None:
     found = {backend.name: backend for backend in backends()}
     assert list(found) == list(ssd.BACKENDS)
     assert found["torch"].works
+    assert found["native"].works == (missing() is None)
     assert found["mamba_ssm"].works or "needs" in found["mamba_ssm"].note
 
 

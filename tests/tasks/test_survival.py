@@ -11,8 +11,9 @@ import torch
 
 from marble.errors import InputError, NonFiniteError, SpecError
 from marble.tasks.base import Outcome, Target, Undefined
+from marble.tasks.baseline import BreslowBaseline
 from marble.tasks.cox import CoxBank, CoxGroup
-from marble.tasks.discrete import DiscreteCriterion
+from marble.tasks.discrete import DiscreteCriterion, quantile_edges, survival_at
 from marble.tasks.survival import Survival
 from marble.tasks.survival_metrics import harrell_c, time_dependent_auc, uno_c
 
@@ -66,6 +67,79 @@ def test_metrics_without_events_are_undefined() -> None:
         "undefined (no event)",
     ]
     assert all(isinstance(value, Undefined) for value in Survival().metrics([], {"risk": []}).values())
+
+
+def _cohort(seed: int, n: int) -> tuple[np.ndarray, np.ndarray, list[Target]]:
+    rng = np.random.default_rng(seed)
+    time, event = rng.exponential(10, n), rng.random(n) < 0.6
+    return time, event, [Outcome(float(t), bool(e)) for t, e in zip(time, event, strict=True)]
+
+
+def _brier_by_hand(curves: np.ndarray, time: np.ndarray, event: np.ndarray, at: np.ndarray) -> float:
+    """scikit-survival's score, with the cases' own censoring."""
+    sksurv = pytest.importorskip("sksurv.metrics")
+    outcomes = np.array(list(zip(event, time, strict=True)), dtype=[("event", bool), ("time", float)])
+    return float(sksurv.integrated_brier_score(outcomes, outcomes, curves, at))
+
+
+def test_integrated_brier_of_a_cox_model() -> None:
+    rng = np.random.default_rng(1)
+    (train_time, train_event, train), (time, event, test) = _cohort(2, 80), _cohort(3, 60)
+    train_risk, risk = rng.normal(size=80) - 0.05 * train_time, rng.normal(size=60) - 0.05 * time
+    found = Survival().integrated_brier(test, {"risk": risk}, train, {"risk": train_risk})
+    first, last = np.quantile(time[event], [0.1, 0.9])
+    at = np.linspace(first, last, 50)
+    curves = np.array([
+        [np.exp(-np.exp(r) * sum(1 / np.exp(train_risk[train_time >= s]).sum()
+                                 for s in train_time[train_event] if s <= t)) for t in at]
+        for r in risk
+    ])  # fmt: skip
+    assert curves == pytest.approx(BreslowBaseline.fit(train_risk, train_time, train_event).survival(risk, at))
+    assert found == pytest.approx(_brier_by_hand(curves, time, event, at), abs=1e-12)
+    shuffled = Survival().integrated_brier(test, {"risk": rng.permutation(risk)}, train, {"risk": train_risk})
+    assert isinstance(found, float)
+    assert isinstance(shuffled, float)
+    assert found < shuffled  # lower is better, and these risks know something
+
+
+def test_integrated_brier_in_discrete_time() -> None:
+    task = Survival(loss="nll")
+    rng = np.random.default_rng(1)
+    (train_time, train_event, train), (time, event, test) = _cohort(2, 80), _cohort(3, 60)
+    past = np.cumprod(rng.uniform(0.5, 0.95, (60, 4)), axis=1)
+    readouts = {"risk": -past.sum(axis=1)} | {f"survival_{k + 1}": past[:, k] for k in range(4)}
+    found = task.integrated_brier(test, readouts, train, {})
+    first, last = np.quantile(time[event], [0.1, 0.9])
+    at = np.linspace(first, last, 50)
+    edges = [0.0, *np.quantile(train_time[train_event], [0.25, 0.5, 0.75]), train_time.max()]
+    curves = np.ones((60, 50))
+    for case, when in np.ndindex(60, 50):
+        values = [1.0, *past[case]]
+        bin_ = min(3, sum(at[when] >= edge for edge in edges[1:]))
+        share = min(1.0, (at[when] - edges[bin_]) / (edges[bin_ + 1] - edges[bin_]))
+        curves[case, when] = values[bin_] + share * (values[bin_ + 1] - values[bin_])
+    assert found == pytest.approx(_brier_by_hand(curves, time, event, at), abs=1e-12)
+
+
+def test_a_discrete_curve_goes_through_what_was_predicted() -> None:
+    (time, event, _), past = _cohort(2, 80), np.array([[0.9, 0.5, 0.4, 0.1]])
+    edges = quantile_edges(time, event, 4)
+    at = np.array([0.0, *edges, time.max(), 2 * time.max()])
+    assert survival_at(past, edges, float(time.max()), at).tolist() == [[1.0, 0.9, 0.5, 0.4, 0.1, 0.1]]
+    assert survival_at(past[:0], edges, 1.0, at).shape == (0, 6)
+
+
+def test_integrated_brier_is_undefined_with_a_reason() -> None:
+    train: list[Target] = [Outcome(1.0, True), Outcome(3.0, False)]
+    risks = {"risk": [0.0, 0.0]}
+
+    def said(test: list[Target], train: list[Target]) -> str:
+        return str(Survival().integrated_brier(test, risks, train, risks))
+
+    assert said([Outcome(1.0, False), Outcome(2.0, False)], train) == "undefined (fewer than two distinct event times)"
+    assert said([Outcome(2.0, True), Outcome(2.0, True)], train) == "undefined (fewer than two distinct event times)"
+    never: list[Target] = [Outcome(1.0, False), Outcome(2.0, False)]
+    assert said(train, never) == "undefined (no event among the training patients)"
 
 
 def test_nan_risk_is_refused() -> None:

@@ -97,6 +97,25 @@ def test_killed_twice_resumes_bitwise(tmp_path: Path) -> None:
     _survives_kills(tmp_path, kills=2)
 
 
+@pytest.mark.parametrize("kind", ["burden", "survival"])
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_stopped_between_epochs_resumes_bitwise(tmp_path: Path, kind: str, epoch: int) -> None:
+    straight, broken = plan(tmp_path / "straight", kind)[0], plan(tmp_path / "broken", kind)[0]
+    execute(straight)
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["epoch"] == epoch:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(broken, stop)
+    found = newest(Path(broken.folder) / "checkpoints")
+    assert found is not None
+    assert found.epoch == epoch  # so that the second part does go on from there
+    execute(broken)
+    assert _bytes(straight.folder) == _bytes(broken.folder)
+
+
 @pytest.mark.reliability
 def test_killed_twenty_times_resumes_bitwise(tmp_path: Path) -> None:
     for number in range(10):

@@ -34,6 +34,9 @@ def score_of(task: Task, target: str | None = None) -> Score:
         raise InputError("name the class to explain", hint=f"One of {', '.join(classes)}")
     if target not in classes:
         raise InputError(unknown_choice("class", target, classes))
+    if task.outputs == 1:  # one yes-or-no question: the first class's logit is minus the second's
+        sign = 1 if target == classes[1] else -1
+        return Score(f"logit of {target}", lambda logits: sign * logits[0])
     return logit(classes.index(target), target)
 
 

@@ -69,19 +69,14 @@ def run(
     """Train and evaluate every model on every split, then write the report. Start it again to go on."""
     from marble.compute import Executor, Inline, Processes
     from marble.experiment import Experiment
-    from marble.training.protocol import RunOutcome, run_all
+    from marble.training.live import follow
+    from marble.training.protocol import run_all
 
     loaded = Experiment.load(experiment)
     planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
     typer.echo(loaded.cohort(out).summary())
     executor: Executor = Inline() if workers == 1 else Processes(workers, threads_per_worker=threads)
-    with show.progress(loaded.name, len(planned)) as bar:
-
-        def tell(outcome: RunOutcome) -> None:
-            about = outcome.planned.about
-            name = f"{about['model']} {about['variant']}".strip()
-            bar(f"{name}, repeat {about['repeat']}: {_validation(outcome)}")
-
+    with follow(loaded.name, planned, workers, show.console) as tell:
         outcomes = run_all(planned, executor, tell)
     if any(outcome.ok for outcome in outcomes):
         _write_report(out / loaded.name, out / loaded.name / "report")
@@ -124,17 +119,10 @@ def predict(
     show.failures(failed)
 
 
-def _validation(outcome: Any) -> str:
-    if not outcome.ok:
-        return f"failed: {outcome.reason}"
-    fit = outcome.record["fit"]
-    value = fit["val"][fit["selected_by"]]
-    return f"validation {fit['selected_by']} {value:.3f} after {fit['best_epoch']} of {fit['epochs']} epochs"
-
-
 def _write_report(runs: Path, out: Path) -> None:
     from marble.reports import write_report
+    from marble.training.live import say
 
     page = write_report(runs, out)
-    typer.echo((out / "table.md").read_text())
-    typer.echo(f"report: {page}")
+    say((out / "table.md").read_text())
+    say(f"report: {page}")

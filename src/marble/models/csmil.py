@@ -40,7 +40,7 @@ class CSMIL(BagModel):
 
     authors_recipe: ClassVar[Recipe] = Recipe(
         optimizer="adam", lr=5e-4, weight_decay=1e-4, schedule="constant", warmup=0, epochs=100, patience=100,
-        accumulate=4, clip=None, decay_exempt=False,
+        select_by="loss", accumulate=4, accumulate_by="sum", clip=None, class_loss="bernoulli", decay_exempt=False,
     )  # fmt: skip
     reference_names: ClassVar[Mapping[str, str]] = {
         "embedding_net.0.": "embed.",

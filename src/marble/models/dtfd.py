@@ -97,11 +97,14 @@ class DTFD(BagModel):
     order_sensitive: ClassVar[bool] = True
     authors_recipe: ClassVar[Recipe] = Recipe(
         optimizer="adam", lr=1e-4, weight_decay=1e-4, schedule="multistep", milestones=(100,), gamma=0.2, warmup=0,
-        epochs=200, patience=200, clip=5.0, clip_per_group=True, decay_exempt=False,
+        epochs=200, patience=200, choose_from=162, clip=5.0, clip_per_group=True, decay_exempt=False,
     )  # fmt: skip
+    # The original's modules are called by their variables, or as its own checkpoints call them.
     reference_names: ClassVar[Mapping[str, str]] = {
         "dimReduction.fc1.": "reduce.project.",
         "dimReduction.resBlocks.": "reduce.blocks.",
+        "dim_reduction.fc1.": "reduce.project.",
+        "dim_reduction.resBlocks.": "reduce.blocks.",
         "attention.attention_V.0.": "attention.value.",
         "attention.attention_U.0.": "attention.gate.",
         "attention.attention_weights.": "attention.score.",
@@ -110,6 +113,10 @@ class DTFD(BagModel):
         "attCls.attention.attention_U.0.": "second.attention.gate.",
         "attCls.attention.attention_weights.": "second.attention.score.",
         "attCls.classifier.fc.": "second.classifier.",
+        "att_classifier.attention.attention_V.0.": "second.attention.value.",
+        "att_classifier.attention.attention_U.0.": "second.attention.gate.",
+        "att_classifier.attention.attention_weights.": "second.attention.score.",
+        "att_classifier.classifier.fc.": "second.classifier.",
     }
 
     def __init__(
@@ -200,7 +207,9 @@ class DTFD(BagModel):
 
     @classmethod
     def reference_sizes(cls, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
-        return tensors["dimReduction.fc1.weight"].shape[1], tensors["classifier.fc.weight"].shape[0]
+        published = "dim_reduction.fc1.weight"
+        first = tensors[published if published in tensors else "dimReduction.fc1.weight"]
+        return first.shape[1], tensors["classifier.fc.weight"].shape[0]
 
 
 def positive_part(cam: Tensor, target: int) -> Tensor:

@@ -6,8 +6,8 @@ the finest level's logits are the prediction. Every coarser level learns from th
 (`Output.side`), to know where to look.
 
 The original needs complete quadtrees; here children are found by the parent index, and tiles without descendants at
-the finest level are not kept. The authors also smooth the labels of the coarse levels by 0.1, which a recipe does not
-express, and step one Adam per level, which equals one Adam over all of them.
+the finest level are not kept. The authors step Adam after each level's backward pass, which equals one step after all
+of them, since no gradient crosses levels.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class HAGMIL(BagModel):
 
     authors_recipe: ClassVar[Recipe] = Recipe(
         optimizer="adam", lr=1e-5, weight_decay=1e-5, schedule="constant", warmup=0, epochs=200, patience=20,
-        clip=None, decay_exempt=False,
+        select_by="loss", clip=None, side_label_smoothing=0.1, sampling="fixed", decay_exempt=False,
     )  # fmt: skip
     # The original counts levels from the finest, and so does `iats`.
     reference_names: ClassVar[Mapping[str, str]] = _reference_names()

@@ -7,7 +7,8 @@ backwards (`bidirectional`); SRMambaMIL adds a branch that reads every `rate`-th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -40,6 +41,10 @@ class _MambaStack(BagModel):
         survival_loss="nll",
         decay_exempt=False,
     )
+    authors_survival_recipe: ClassVar[Recipe | None] = replace(
+        authors_recipe, accumulate=32, select_by="metric", patience_from=40
+    )
+    authors_survival_options: ClassVar[Mapping[str, Any]] = {"dropout": 0.25}
     reference_names: ClassVar[Mapping[str, str]] = {
         "_fc1.": "embed.",
         "attention.0.": "attention.value.",

@@ -28,7 +28,7 @@ from marble.bags.bag import Bag, Level, cell_keys
 from marble.errors import BagError, InputError
 from marble.models.base import BagModel, Output
 from marble.models.marble_fast import Feed, composing_pays, mixed, pooled
-from marble.models.ssd import Mamba2, block_shape, choose_backend
+from marble.models.ssd import SEGMENTED, Mamba2, block_shape
 from marble.specs import unknown_choice
 
 CHOICES = {
@@ -138,7 +138,7 @@ class Marble(BagModel):
     # ---- the same numbers, faster ------------------------------------------------------------------------------
 
     def forward(self, bag: Bag) -> Output:
-        if self.mixer == "mlp" or choose_backend("auto", self.score.weight.device) != "torch":
+        if not all(isinstance(m, Mamba2) and m.path() in SEGMENTED for level in self.mixers for m in _modules(level)):
             return self.forward_as_written(bag)
         levels = self._read(bag)
         last = (len(levels) - 1, len(_modules(self.mixers[-1])) - 1)

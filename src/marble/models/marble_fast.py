@@ -20,6 +20,7 @@ from torch import Tensor
 from marble.models.ssd import Mamba2
 from marble.models.ssd_backward import SegmentGradient
 from marble.models.ssd_fast import SegmentScan
+from marble.models.ssd_native import NativeGradient, NativeScan
 from marble.models.ssd_reference import SsdShape, SsdWeights
 from marble.models.ssd_stream import InputGradient, InputProjection, fast_block, keeps_rows, segments
 
@@ -47,8 +48,9 @@ def composing_pays(T: int, R: int, dim: int, width: int, training: bool) -> bool
 def mixed(feed: Feed, mixer: Mamba2) -> Tensor:
     """The block's output (T, D)."""
     in_weight = mixer.in_proj.weight if feed.in_weight is None else feed.in_weight
-    weights, shape = mixer.scan_weights(), mixer.shape
-    return fast_block(feed.tokens, in_weight, mixer.out_proj.weight, weights, shape, feed.shared, feed.index)[0]
+    weights, native = mixer.scan_weights(), mixer.path() == "native"
+    out_weight = mixer.out_proj.weight
+    return fast_block(feed.tokens, in_weight, out_weight, weights, mixer.shape, native, feed.shared, feed.index)[0]
 
 
 def pooled(feed: Feed, mixer: Mamba2, w: Tensor, extra_scores: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -57,6 +59,7 @@ def pooled(feed: Feed, mixer: Mamba2, w: Tensor, extra_scores: Tensor | None = N
     run: Callable[..., tuple[Tensor, Tensor]] = _PooledBlock.apply
     n, scores = run(
         mixer.shape,
+        mixer.path() == "native",
         torch.is_grad_enabled(),
         feed.tokens,
         mixer.in_proj.weight if feed.in_weight is None else feed.in_weight,
@@ -76,6 +79,7 @@ class _PooledBlock(torch.autograd.Function):
     def forward(
         ctx: Any,
         shape: SsdShape,
+        native: bool,
         graph: bool,
         tokens: Tensor,
         in_weight: Tensor,
@@ -89,7 +93,7 @@ class _PooledBlock(torch.autograd.Function):
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None)
         if graph and keeps_rows(T, in_weight):
             source.kept = source.empty_rows()
-        scan = SegmentScan(SsdWeights(*weights), shape)
+        scan = (NativeScan if native else SegmentScan)(SsdWeights(*weights), shape)
         starts = []
         scores = in_weight.new_empty(T)
         top = in_weight.new_full((), float("-inf"))  # running maximum of the scores
@@ -110,7 +114,7 @@ class _PooledBlock(torch.autograd.Function):
             unscaled.mul_(fade).addmv_(gated.t(), mass * inverse)
         unit = unscaled / total  # sum alpha gated / rms
         log_total = top + torch.log(total)
-        ctx.shape = shape
+        ctx.shape, ctx.native = shape, native
         ctx.save_for_backward(
             tokens, in_weight, shared, index, direction, source.kept, scores, log_total, unit, *weights, *starts
         )
@@ -123,8 +127,8 @@ class _PooledBlock(torch.autograd.Function):
         tokens, in_weight, shared, index, direction, kept, scores, log_total, unit, *rest = ctx.saved_tensors
         weights, starts = SsdWeights(*rest[:6]), rest[6:]
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept)
-        d_input = InputGradient(source, ctx.needs_input_grad[2:5])
-        scan = SegmentGradient(weights, shape, None)
+        d_input = InputGradient(source, ctx.needs_input_grad[3:6])
+        scan = (NativeGradient if ctx.native else SegmentGradient)(weights, shape, None)
         # A token's gradient lies in the plane of two vectors, as seen through the norm's scale.
         plane = torch.stack([d_n, direction]) * weights.norm_weight  # (2, H*P)
         mean = plane[0] @ unit
@@ -146,12 +150,13 @@ class _PooledBlock(torch.autograd.Function):
         return (
             None,
             None,
+            None,
             d_input.tokens,
             d_input.weight,
             d_input.shared,
             None,
             d_direction * weights.norm_weight,
-            d_all_scores if ctx.needs_input_grad[7] else None,
+            d_all_scores if ctx.needs_input_grad[8] else None,
             *scan.weight_gradients(),
             d_n * unit + direction * d_direction,
         )

@@ -7,6 +7,7 @@ decided by different tiles.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -32,8 +33,11 @@ class PooledLogits(BagModel):
 
     authors_recipe: ClassVar[Recipe] = Recipe(
         optimizer="adam", lr=2e-4, weight_decay=1e-5, schedule="constant", warmup=0, epochs=200, patience=20,
-        patience_from=50, select_by="loss", clip=None, decay_exempt=False,
+        patience_from=50, select_by="loss", clip=None, survival_loss="nll", decay_exempt=False,
     )  # fmt: skip
+    authors_survival_recipe: ClassVar[Recipe | None] = replace(
+        authors_recipe, accumulate=32, select_by="metric", patience_from=40
+    )
     # The original's last layer is number 2 or 3, depending on whether it was built with dropout.
     reference_names: ClassVar[Mapping[str, str]] = {
         "head.0.": "embed.0.",

@@ -30,17 +30,40 @@ def load_reference(name: str, tensors: Mapping[str, Tensor], *, dim: int | None 
     try:
         width, outputs = kind.reference_sizes(wanted)
     except KeyError as error:
-        raise InputError(f"not a checkpoint of '{name}': tensor {error} is missing") from None
+        raise InputError(
+            f"not a checkpoint of '{name}': tensor {error} is missing; there are {_some(list(wanted))}"
+        ) from None
     # In the checkpoint's own precision from the start: float64 weights must not pass through float32.
     model = build(name, dim or width, outputs, **options).to(next(iter(wanted.values())).dtype)
-    try:
-        model.load_state_dict(renamed(wanted, kind.reference_names), strict=True)
-    except RuntimeError as error:
+    faults = _misfits(model, wanted, kind.reference_names)
+    if faults:
         raise InputError(
-            f"checkpoint does not fit model '{name}': {error}",
-            hint="Pass the options it was trained with, as keyword arguments",
-        ) from None
+            f"checkpoint does not fit model '{name}': {'; '.join(faults)}",
+            hint="Pass the options it was trained with",
+        )
+    model.load_state_dict(renamed(wanted, kind.reference_names), strict=True)
     return model
+
+
+def _misfits(model: BagModel, tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> list[str]:
+    """Why these tensors are not exactly the model's: what is missing, what has no place, what has another shape."""
+    own = model.state_dict()
+    placed = {key: next(iter(renamed({key: tensor}, names))) for key, tensor in tensors.items()}
+    missing = [key for key in own if key not in placed.values()]
+    strangers = [key for key, place in placed.items() if place not in own]
+    others = [
+        f"{key} {tuple(tensors[key].shape)} instead of {tuple(own[place].shape)}"
+        for key, place in placed.items()
+        if place in own and own[place].shape != tensors[key].shape
+    ]
+    twice = [key for key, place in placed.items() if place in own and list(placed.values()).count(place) > 1]
+    faults = {"missing": missing, "unexpected": strangers, "of another shape": others, "for one place": twice}
+    return [f"{what}: {_some(found)}" for what, found in faults.items() if found]
+
+
+def _some(names: list[str], most: int = 20) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def renamed(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:

@@ -34,6 +34,7 @@ class S4MIL(BagModel):
         warmup=0,
         epochs=200,
         patience=10,
+        select_by="loss",
         clip=None,
         class_loss="cross-entropy-of-probabilities",
         decay_exempt=False,

@@ -1,5 +1,7 @@
 """The selective scan of Mamba-1, fast and in little memory: equal to `scan_reference.selective_scan_reference`.
 
+On a CPU the compiled kernel of `scan_native` does the work where there is one; this is the way everywhere else.
+
 The recurrence is run as it stands, so nothing can overflow: decays are only ever multiplied, never divided out. What
 makes it fast is that everything around its one multiply-add per token is done for a whole segment at once, in buffers
 small enough for the cache. The backward pass keeps the state at each segment's start and recomputes the rest.
@@ -10,12 +12,17 @@ so that B and C, which all channels share, are scalars of the innermost loop.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from math import e, log2
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from marble.models.scan_native import NativeScan, why_not
+from marble.native.library import BACKEND_VARIABLE
 
 #: numbers in one (S, n, d) buffer: the three buffers of a segment stay in the cache
 SEGMENT_NUMBERS = 1 << 20
@@ -37,8 +44,14 @@ def selective_scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Te
     Returns:
         (T, d).
     """
-    y: Tensor = _SelectiveScan.apply(x, dt, A, B, C)  # type: ignore[no-untyped-call]
+    run: Callable[..., Tensor] = (NativeScan if uses_kernel(x) else _SelectiveScan).apply
+    y = run(x, dt, A, B, C)
     return torch.addcmul(y, x, D)
+
+
+def uses_kernel(x: Tensor) -> bool:
+    """Whether the compiled kernel scans channels like these (..., d): where it can, unless the environment says not."""
+    return os.environ.get(BACKEND_VARIABLE, "auto") in ("auto", "native") and why_not(x) is None
 
 
 class _SelectiveScan(torch.autograd.Function):

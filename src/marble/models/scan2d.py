@@ -10,6 +10,7 @@ Letters: H x W cells, d channels, n states per channel, R rows per block. Inside
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
@@ -18,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from marble.models.scan import LOG2_E
+from marble.models.scan import LOG2_E, uses_kernel
+from marble.models.scan_native import NativeScan2d
 
 #: numbers in one block's buffer, (R, W, n, d of the block); the backward pass holds four
 BLOCK_NUMBERS = 1 << 21
@@ -38,7 +40,8 @@ def selective_scan_2d(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D:
     Returns:
         (H, W, d).
     """
-    y: Tensor = _SelectiveScan2d.apply(x, dt, A, B, C)  # type: ignore[no-untyped-call]
+    run: Callable[..., Tensor] = (NativeScan2d if uses_kernel(x) else _SelectiveScan2d).apply
+    y = run(x, dt, A, B, C)
     return torch.addcmul(y, x, D)
 
 

@@ -1,12 +1,14 @@
 """The Mamba-2 block: (T, d_model) tokens in, (T, d_model) tokens out, with the public names of its weights.
 
-Three paths compute the same thing. `reference` is the recurrence of `ssd_reference`, one token after another; `torch`
-is the segmented path of `ssd_stream`, for any device; `mamba_ssm` calls that package's CUDA kernels. One is chosen per
-call: the `backend` argument, else the environment variable MARBLE_SSD_BACKEND, else the fastest one that works here.
+Four paths compute the same thing. `reference` is the recurrence of `ssd_reference`, one token after another; `torch`
+is the segmented path of `ssd_stream`, for any device; `native` is the same with the heads' inner loop compiled, on the
+CPU; `mamba_ssm` calls that package's CUDA kernels. One is chosen per call: the `backend` argument, else the environment
+variable MARBLE_SSD_BACKEND, else the fastest one that works here.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -19,12 +21,16 @@ import torch
 from torch import Tensor, nn
 
 from marble.errors import InputError, UnavailableError
+from marble.models import ssd_native
 from marble.models.ssd_reference import SsdShape, SsdWeights, reference_scan
 from marble.models.ssd_stream import fast_block
+from marble.native import library as native
+from marble.native.library import BACKEND_VARIABLE
 from marble.specs import unknown_choice
 
-BACKENDS = ("reference", "torch", "mamba_ssm")
-BACKEND_VARIABLE = "MARBLE_SSD_BACKEND"
+BACKENDS = ("reference", "torch", "native", "mamba_ssm")
+#: those that take rows of projected tokens segment by segment
+SEGMENTED = ("torch", "native")
 
 
 class GroupedNorm(nn.Module):
@@ -85,10 +91,15 @@ class Mamba2(nn.Module):
             )
         paths: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
             "reference": self._reference,
-            "torch": self._torch,
+            "torch": functools.partial(self._segmented, native=False),
+            "native": functools.partial(self._segmented, native=True),
             "mamba_ssm": self._mamba_ssm,
         }
-        return paths[choose_backend(self.backend, tokens.device)](tokens)
+        return paths[self.path()](tokens)
+
+    def path(self) -> str:
+        """The one of `BACKENDS` that runs this block where its weights are."""
+        return choose_backend(self.backend, self.shape, self.in_proj.weight)
 
     def scan_weights(self) -> SsdWeights:
         """Everything between the two projections."""
@@ -99,8 +110,8 @@ class Mamba2(nn.Module):
         normal, state = reference_scan(self.in_proj(tokens), self.scan_weights(), self.shape)
         return self.out_proj(normal), state
 
-    def _torch(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        return fast_block(tokens, self.in_proj.weight, self.out_proj.weight, self.scan_weights(), self.shape)
+    def _segmented(self, tokens: Tensor, native: bool) -> tuple[Tensor, Tensor]:
+        return fast_block(tokens, self.in_proj.weight, self.out_proj.weight, self.scan_weights(), self.shape, native)
 
     def _mamba_ssm(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         weights, shape = self.scan_weights(), self.shape
@@ -135,26 +146,27 @@ class Backend:
 
 def backends() -> list[Backend]:
     """Every path and whether it works on this machine."""
-    missing = _kernels_missing()
+    missing, uncompiled = _kernels_missing(), native.missing()
     return [
         Backend("reference", True, "one token after another; for checking"),
         Backend("torch", True, "any device"),
+        Backend("native", uncompiled is None, uncompiled or "compiled inner loop, CPU"),
         Backend("mamba_ssm", missing is None, missing or "CUDA kernels"),
     ]
 
 
-def choose_backend(asked: str, device: torch.device) -> str:
-    """The path for tensors on `device`: as asked, else as the environment says, else the fastest that works."""
+def choose_backend(asked: str, shape: SsdShape, like: Tensor) -> str:
+    """The path for a block of `shape` with weights like this: as asked, else by the environment, else the fastest."""
     if asked == "auto":
         asked = os.environ.get(BACKEND_VARIABLE) or "auto"
         _check_backend(asked, BACKEND_VARIABLE)
-    missing = _kernels_missing()
+    on_cuda = None if like.device.type == "cuda" else f"tokens are on {like.device.type}"
+    why_not = {"mamba_ssm": _kernels_missing() or on_cuda, "native": ssd_native.why_not(shape, like)}
     if asked == "auto":
-        return "mamba_ssm" if device.type == "cuda" and missing is None else "torch"
-    if asked == "mamba_ssm" and (missing is not None or device.type != "cuda"):
+        return next((name for name, reason in why_not.items() if reason is None), "torch")
+    if reason := why_not.get(asked):
         raise UnavailableError(
-            f"SSD backend 'mamba_ssm' does not work here: {missing or f'tokens are on {device.type}'}",
-            hint="Use backend 'torch', which runs everywhere",
+            f"SSD backend {asked!r} does not work here: {reason}", hint="Use backend 'torch', which runs everywhere"
         )
     return asked
 

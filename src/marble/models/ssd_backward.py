@@ -59,7 +59,6 @@ class SegmentGradient(SegmentScan):
     def _backward_scan(self, dy: Tensor, d_dt_rows: Tensor) -> None:
         shape, scratch = self.shape, self.scratch
         L = len(dy)
-        dt = self.dt
         act, d_act = scratch("act", L, shape.convolved), scratch("d_act", L, shape.convolved)
         d_step = scratch("d_step", L, shape.heads)  # of dt*A
         d_log_dt = scratch("d_log_dt", L, shape.heads)
@@ -70,6 +69,11 @@ class SegmentGradient(SegmentScan):
                 d_step[part, mine], d_log_dt[part, mine] = self._backward_chunk(
                     act[part], d_act[part], dy[part], decay, g, f"{g}.{slot}"
                 )
+        self._backward_step(d_step, d_log_dt, d_dt_rows)
+
+    def _backward_step(self, d_step: Tensor, d_log_dt: Tensor, d_dt_rows: Tensor) -> None:
+        """From the gradients (L, H) of dt*A and ln(dt) to those of A, of the bias and of the rows."""
+        dt = self.dt
         self.d_A += (d_step.to(self.sum_dtype) * dt).sum(0)
         slope = -torch.expm1(-dt)  # of softplus
         # d ln(dt) / d row = slope / dt, which tends to 1 as dt vanishes
@@ -121,21 +125,21 @@ class SegmentGradient(SegmentScan):
         return d_step, given + handed_on
 
     def _backward_convolution(self, rows: Tensor, d_raw: Tensor) -> None:
-        shape, scratch = self.shape, self.scratch
-        L, halo = len(d_raw), shape.conv - 1
-        raw = rows[:, shape.inner : shape.inner + shape.convolved]
-        du = scratch("du", L + halo, shape.convolved)
-        torch.ops.aten.silu_backward.grad_input(
-            scratch("d_act", L, shape.convolved), scratch("u", L, shape.convolved), grad_input=du[:L]
-        )
-        du[L:] = self._next_du
-        self.d_conv_bias += du[:L].sum(0)
-        product = scratch("product", L, shape.convolved)
-        for k in range(shape.conv):
-            self.d_taps[k] += torch.mul(du[:L], raw[k : k + L], out=product).sum(0)
+        """Fill d_raw (L, c), of all convolved channels or of the last c, from `u` and `d_act` in scratch."""
+        scratch, (L, c), halo = self.scratch, d_raw.shape, self.shape.conv - 1
+        first = self.shape.convolved - c  # channels before it are somebody else's
+        raw, taps = self._raw(rows)[:, first:], self.taps[:, first:]
+        du = scratch("du", L + halo, c)
+        u, d_act = scratch("u", L, c), scratch("d_act", L, c)
+        torch.ops.aten.silu_backward.grad_input(d_act, u, grad_input=du[:L])
+        du[L:] = self._next_du[:, first:]
+        self.d_conv_bias[first:] += du[:L].sum(0)
+        product = scratch("product", L, c)
+        for k in range(self.shape.conv):
+            self.d_taps[k, first:] += torch.mul(du[:L], raw[k : k + L], out=product).sum(0)
             shifted = du[halo - k : halo - k + L]
             if k == 0:
-                torch.mul(shifted, self.taps[0], out=d_raw)
+                torch.mul(shifted, taps[0], out=d_raw)
             else:
-                d_raw.addcmul_(shifted, self.taps[k])
-        self._next_du = du[:halo].clone()
+                d_raw.addcmul_(shifted, taps[k])
+        self._next_du[:, first:] = du[:halo]

@@ -46,7 +46,7 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Decay:
-    """The decays of one chunk of q tokens."""
+    """The decays of one chunk of q tokens, or with an axis in front those of several."""
 
     read: Tensor  # (q, H) exp(a_i)
     write: Tensor  # (q, H) exp(a_Q - b_j)
@@ -91,7 +91,7 @@ class SegmentScan:
         for slot, ((at, q), decay) in enumerate(zip(self._chunks(L), self.decays)):
             # From convolution to gate chunk by chunk: what one pass writes, the next finds in the cache.
             part = slice(at, at + q)
-            self._convolve(rows[at : at + q + shape.conv - 1], u[part])
+            convolve(self._raw(rows[at : at + q + shape.conv - 1]), self.taps, self.conv_bias, u[part])
             torch.ops.aten.silu.out(u[part], out=act[part])
             for g in range(shape.groups):
                 self._forward_chunk(act[part], y[part], decay, g, f"{g}.{slot}" if keep else "")
@@ -104,22 +104,21 @@ class SegmentScan:
     def _gate(self, rows: Tensor) -> Tensor:
         return rows[self.shape.conv - 1 :, : self.shape.inner]
 
-    def _convolve(self, rows: Tensor, u: Tensor) -> None:
-        """Depthwise causal convolution of K-1+q rows as K shifted multiply-adds into `u` (q, channels)."""
-        shape, q = self.shape, len(u)
-        raw = rows[:, shape.inner : shape.inner + shape.convolved]
-        torch.addcmul(self.conv_bias, raw[:q], self.taps[0], out=u)
-        for k in range(1, shape.conv):
-            u.addcmul_(raw[k : k + q], self.taps[k])
+    def _raw(self, rows: Tensor) -> Tensor:
+        return rows[:, self.shape.inner : self.shape.inner + self.shape.convolved]
 
     def _decays(self, dt: Tensor) -> list[Decay]:
         """The decays of a segment's chunks: all full ones at once, then the last if it is shorter."""
         full = len(dt) // self.chunk * self.chunk
         parts = [dt[:full].view(-1, self.chunk, self.shape.heads), dt[full:].unsqueeze(0)]
-        return [decay for part in parts if part.numel() for decay in self._decays_of_equal_chunks(part)]
+        equal = [self._decays_of_equal_chunks(part) for part in parts if part.numel()]
+        return [
+            Decay(*tensors) for d in equal for tensors in zip(d.read, d.write, d.total, d.a, d.a_rest, d.b, d.b_rest)
+        ]
 
-    def _decays_of_equal_chunks(self, dt: Tensor) -> list[Decay]:
-        wide = dt.to(self.sum_dtype)  # (n, q, H)
+    def _decays_of_equal_chunks(self, dt: Tensor) -> Decay:
+        """The decays of n chunks, for steps (n, q, H)."""
+        wide = dt.to(self.sum_dtype)
         step = wide * self.A.to(self.sum_dtype)
         on_grid = torch.round(step * self.grid) / self.grid
         coarse, rest = on_grid.cumsum(1), (step - on_grid).cumsum(1)  # a = coarse + rest
@@ -129,7 +128,7 @@ class SegmentScan:
         write = torch.exp((coarse[:, -1:] - coarse) + (rest[:, -1:] - rest_b)).to(dt.dtype)
         a, a_rest = _rounded(coarse, rest, dt.dtype)
         b, b_rest = _rounded(coarse, rest_b, dt.dtype)
-        return [Decay(*tensors) for tensors in zip(read, write, read[:, -1], a, a_rest, b, b_rest)]
+        return Decay(read, write, read[:, -1], a, a_rest, b, b_rest)
 
     def _by_head(self, rows: Tensor, g: int) -> Tensor:
         """(q, heads of group g, P) view of rows (q, H*P or more)."""
@@ -169,6 +168,14 @@ class SegmentScan:
         M = torch.mul(mask, CB, out=self.scratch("M", *mask.shape))
         M.diagonal(dim1=1, dim2=2).add_(self.D[mine, None])
         return M
+
+
+def convolve(raw: Tensor, taps: Tensor, bias: Tensor, out: Tensor) -> Tensor:
+    """Depthwise causal convolution of K-1+q rows (., c) as K shifted multiply-adds into `out` (q, c)."""
+    torch.addcmul(bias, raw[: len(out)], taps[0], out=out)
+    for k in range(1, len(taps)):
+        out.addcmul_(raw[k : k + len(out)], taps[k])
+    return out
 
 
 def _rounded(coarse: Tensor, rest: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from marble.models.ssd_backward import SegmentGradient
 from marble.models.ssd_fast import Scratch, SegmentScan
+from marble.models.ssd_native import NativeGradient, NativeScan
 from marble.models.ssd_reference import SsdShape, SsdWeights
 
 SEGMENT = 512
@@ -112,6 +113,7 @@ class _Block(torch.autograd.Function):
     def forward(
         ctx: Any,
         shape: SsdShape,
+        native: bool,
         graph: bool,
         tokens: Tensor,
         in_weight: Tensor,
@@ -124,7 +126,7 @@ class _Block(torch.autograd.Function):
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None)
         if graph and keeps_rows(T, in_weight):
             source.kept = source.empty_rows()
-        scan = SegmentScan(SsdWeights(*weights), shape)
+        scan = (NativeScan if native else SegmentScan)(SsdWeights(*weights), shape)
         starts = []
         out = in_weight.new_empty(T, len(out_weight))
         for start, stop in segments(T):
@@ -133,7 +135,7 @@ class _Block(torch.autograd.Function):
             gated = scan.forward(source.project(start, stop))
             normal = gated.mul_(_inverse_rms(gated, shape)).mul_(weights[-1])
             torch.mm(normal, out_weight.t(), out=out[start:stop])
-        ctx.shape = shape
+        ctx.shape, ctx.native = shape, native
         ctx.save_for_backward(tokens, in_weight, shared, index, out_weight, source.kept, *weights, *starts)
         return out, scan.state
 
@@ -144,8 +146,8 @@ class _Block(torch.autograd.Function):
         tokens, in_weight, shared, index, out_weight, kept, *rest = ctx.saved_tensors
         weights, starts = SsdWeights(*rest[:6]), rest[6:]
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept)
-        d_input = InputGradient(source, ctx.needs_input_grad[2:5])
-        scan = SegmentGradient(weights, shape, d_state)
+        d_input = InputGradient(source, ctx.needs_input_grad[3:6])
+        scan = (NativeGradient if ctx.native else SegmentGradient)(weights, shape, d_state)
         d_out_weight, d_norm = torch.zeros_like(out_weight), torch.zeros_like(weights.norm_weight)
         for (start, stop), state in reversed(list(zip(segments(len(tokens)), starts))):
             rows = source.again(start, stop)
@@ -160,6 +162,7 @@ class _Block(torch.autograd.Function):
             d_gated = _rms_backward(d_unit, unit, inverse, shape)
             d_input.add(start, stop, scan.backward(rows, d_gated))
         return (
+            None,
             None,
             None,
             d_input.tokens,
@@ -192,14 +195,16 @@ def fast_block(
     out_weight: Tensor,
     weights: SsdWeights,
     shape: SsdShape,
+    native: bool,
     shared: Tensor | None = None,
     index: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Block output (T, d_model) and last state (H, P, N) for `tokens` (T, D) and weights of the two projections.
 
+    The scan runs in the compiled kernel if `native`, else in torch.
     With `shared` (R, W) and `index` (T,), row `index[t]` of `shared` is added to token t's projection.
     """
     run: Callable[..., tuple[Tensor, Tensor]] = _Block.apply
-    out, state = run(shape, torch.is_grad_enabled(), tokens, in_weight, shared, index, out_weight, *weights)
+    out, state = run(shape, native, torch.is_grad_enabled(), tokens, in_weight, shared, index, out_weight, *weights)
     grouped = state.view(shape.groups, shape.state, -1, shape.headdim)  # (G, N, H/G, P)
     return out, grouped.permute(0, 2, 3, 1).reshape(shape.heads, shape.headdim, shape.state)

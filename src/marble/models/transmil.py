@@ -47,6 +47,7 @@ class TransMIL(BagModel):
         select_by="loss",
         accumulate=2,
         clip=None,
+        precision="mixed-float16",
     )
     reference_names: ClassVar[Mapping[str, str]] = {
         "_fc1.0.": "embed.",

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marble.errors import InputError, RunError
-from marble.tasks.base import Metric, Outcome, Target, Task
+from marble.tasks.base import Metric, Outcome, Target, Task, Undefined
+from marble.tasks.survival import Survival
 from marble.training.job import TaskSpec
 from marble.training.results import find_runs, read_predictions, read_run
 
@@ -127,8 +128,20 @@ def _repeat(folder: Path, record: dict[str, Any]) -> Repeat:
     parts = {name: _part([row for row in rows if row["part"] == name], task) for name in {row["part"] for row in rows}}
     if "test" not in parts:
         raise RunError("no test prediction", where=folder)
-    test = parts["test"]
-    return Repeat(folder, record, parts, task.metrics(test.targets, test.readouts))
+    return Repeat(folder, record, parts, _metrics(task, parts))
+
+
+def _metrics(task: Task, parts: dict[str, Part]) -> dict[str, Metric]:
+    """Every metric of the test part."""
+    test, train = parts["test"], parts.get("train")
+    metrics = task.metrics(test.targets, test.readouts)
+    if isinstance(task, Survival):
+        metrics["ibs"] = (
+            Undefined("the predictions hold no training patients")
+            if train is None
+            else task.integrated_brier(test.targets, test.readouts, train.targets, train.readouts)
+        )
+    return metrics
 
 
 def _part(rows: Sequence[dict[str, str]], task: Task) -> Part:

@@ -1,11 +1,14 @@
 """Figures from stored predictions: one function each, which returns None where the figure has no place.
 
-Colours are from the Okabe-Ito palette, which people with colour-vision deficiency can tell apart.
+Colours are from the Okabe-Ito palette, which people with colour-vision deficiency can tell apart; models also differ in
+their dashes, so that one curve upon another still shows both. Legends stand beside the axes, never on a curve.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -21,7 +24,10 @@ from marble.tasks.base import Undefined, outcome_arrays
 from marble.tasks.kaplan_meier import KaplanMeier, logrank
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933", "#882255", "#44AA99")
+DASHES = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 GRID = np.linspace(0, 1, 201)
+#: a figure takes half of the page's width or all of it
+HALF_IN, FULL_IN = 4.7, 9.9
 
 mpl.rcParams.update(
     {
@@ -73,7 +79,9 @@ def all_figures(comparison: Comparison) -> dict[str, tuple[str, Figure]]:
 def metric_bars(comparison: Comparison) -> Figure | None:
     names = comparison.tested or tuple(comparison.results.metric_names[:1])
     rows = comparison.rows
-    figure, axes = _axes(len(names), width=4.4, height=0.34 * len(rows) + 1.1)
+    # A single panel stands beside another figure, and is drawn about as high.
+    width, least = (HALF_IN, 3.6) if len(names) == 1 else (FULL_IN / 2, 0.0)
+    figure, axes = _axes(len(names), width=width, height=max(least, 0.34 * len(rows) + 1.1))
     for axis, name in zip(axes, names, strict=True):
         for place, row in enumerate(rows):
             cell = row.cells[name]
@@ -87,7 +95,7 @@ def metric_bars(comparison: Comparison) -> Figure | None:
             axis.plot(values, [place] * len(values), "o", color=colour, ms=3, alpha=0.35)
             axis.plot([cell.mean], [place], "D", color=colour, ms=6)
         axis.axvline(0.5, color="#444444", lw=0.8, ls=":")
-        axis.set_yticks(range(len(rows)), [row.model.key for row in rows])
+        axis.set_yticks(range(len(rows)), [row.model.key if axis is axes[0] else "" for row in rows])
         axis.set_ylim(len(rows) - 0.5, -0.5)
         axis.set_xlabel(NAMES.get(name, name))
     return figure
@@ -98,15 +106,15 @@ def roc(comparison: Comparison) -> Figure | None:
     if not _is_binary(results):
         return None
     figure, (axis,) = _axes(1)
-    for colour, model in _coloured(results):
+    for style, model in _styled(results):
         curves = []
         for truth, score in _binary(results, model):
             false, true, _ = roc_curve(truth, score, drop_intermediate=False)
             curves.append(np.interp(GRID, false, true))
-        _mean_band(axis, curves, colour, model.key, start=0.0)
+        _mean_band(axis, curves, style, model.key, start=0.0)
     axis.plot([0, 1], [0, 1], color="#444444", lw=0.8, ls=":")
-    axis.set(xlabel="False positive rate", ylabel="True positive rate", aspect="equal")
-    axis.legend(loc="lower right", fontsize=7)
+    axis.set(xlabel="False positive rate", ylabel="True positive rate", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    _legend_below(figure, axis)
     return figure
 
 
@@ -116,16 +124,16 @@ def precision_recall(comparison: Comparison) -> Figure | None:
         return None
     figure, (axis,) = _axes(1)
     base = []
-    for colour, model in _coloured(results):
+    for style, model in _styled(results):
         curves = []
         for truth, score in _binary(results, model):
             precision, recall, _ = precision_recall_curve(truth, score)
             curves.append(np.interp(GRID, recall[::-1], precision[::-1]))
             base.append(truth.mean())
-        _mean_band(axis, curves, colour, model.key)
+        _mean_band(axis, curves, style, model.key)
     axis.axhline(float(np.mean(base)), color="#444444", lw=0.8, ls="--")
-    axis.set(xlabel="Recall", ylabel="Precision", ylim=(0, 1.02))
-    axis.legend(loc="lower left", fontsize=7)
+    axis.set(xlabel="Recall", ylabel="Precision", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    _legend_below(figure, axis)
     return figure
 
 
@@ -134,17 +142,17 @@ def calibration(comparison: Comparison) -> Figure | None:
     if not _is_binary(results):
         return None
     figure, (axis,) = _axes(1)
-    for colour, model in _coloured(results):
+    for style, model in _styled(results):
         pairs = _binary(results, model)
         truth, score = np.concatenate([t for t, _ in pairs]), np.concatenate([s for _, s in pairs])
         edges = np.unique(np.quantile(score, np.linspace(0, 1, 6)))
         bins = np.clip(np.searchsorted(edges, score, side="right") - 1, 0, max(0, len(edges) - 2))
         groups = [bins == b for b in np.unique(bins)]
         x, y = [score[g].mean() for g in groups], [truth[g].mean() for g in groups]
-        axis.plot(x, y, "o-", color=colour, ms=4, lw=1.2, label=model.key)
+        axis.plot(x, y, marker="o", ms=4, lw=1.2, label=model.key, **style)
     axis.plot([0, 1], [0, 1], color="#444444", lw=0.8, ls=":")
     axis.set(xlabel="Predicted probability", ylabel="Share of positives", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    axis.legend(loc="upper left", fontsize=7)
+    _legend_below(figure, axis)
     return figure
 
 
@@ -153,9 +161,9 @@ def confusion(comparison: Comparison) -> Figure | None:
     if results.task.name != "classification":
         return None
     classes = results.spec.classes
-    shown = results.models[:6]
-    figure, axes = _axes(len(shown), width=2.3 + 0.15 * len(classes), height=2.5 + 0.1 * len(classes), columns=3)
-    for axis, model in zip(axes, shown, strict=True):
+    side = 1.2 + 0.22 * len(classes)
+    figure, axes = _axes(len(results.models), width=side, height=side + 0.25, columns=max(1, int(FULL_IN / side)))
+    for axis, model in zip(axes, results.models, strict=True):
         table = np.zeros((len(classes), len(classes)), dtype=int)
         for repeat in model.repeats:
             called = np.stack([repeat.test.readouts[name] for name in results.task.columns]).argmax(axis=0)
@@ -174,7 +182,7 @@ def confusion(comparison: Comparison) -> Figure | None:
             )
         axis.set_xticks(range(len(classes)), classes, rotation=30 if max(map(len, classes)) > 4 else 0)
         axis.set_yticks(range(len(classes)), classes)
-        axis.set_title(model.key, fontsize=9)
+        axis.set_title(_folded(model.key, side), fontsize=8)
         axis.grid(visible=False)
     return figure
 
@@ -183,9 +191,8 @@ def kaplan_meier(comparison: Comparison) -> Figure | None:
     results = comparison.results
     if results.task.name != "survival":
         return None
-    shown = results.models[:6]
-    figure, axes = _axes(len(shown), width=3.4, height=2.9, columns=3)
-    for axis, model in zip(axes, shown, strict=True):
+    figure, axes = _axes(len(results.models), width=FULL_IN / 3, height=3.2)
+    for axis, model in zip(axes, results.models, strict=True):
         time, event, high = _risk_groups(model)
         for group, colour, name in ((~high, PALETTE[0], "low risk"), (high, PALETTE[1], "high risk")):
             if not group.any():
@@ -199,9 +206,9 @@ def kaplan_meier(comparison: Comparison) -> Figure | None:
             axis.fill_between(x, np.append(1, low_band), np.append(1, high_band), step="post", color=colour, alpha=0.15)
         test = logrank(time, event, high)
         said = str(test) if isinstance(test, Undefined) else f"log-rank p = {test.p_value:.3g}"
-        axis.set_title(f"{model.key}: {said}", fontsize=8)
+        axis.set_title(f"{_folded(model.key, FULL_IN / 3)}\n{_folded(said, FULL_IN / 3)}", fontsize=8)
         axis.set(xlabel="Time", ylabel="Survival", ylim=(0, 1.02))
-        axis.legend(fontsize=7, loc="lower left")
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
     return figure
 
 
@@ -211,7 +218,7 @@ def choice_curve(comparison: Comparison) -> Figure | None:
     if not chosen:
         return None
     metric = results.task.select_by
-    figure, axes = _axes(len(chosen), width=4.2)
+    figure, axes = _axes(len(chosen), width=HALF_IN if len(chosen) == 1 else FULL_IN / 2, columns=2)
     for axis, model in zip(axes, chosen, strict=True):
         names = list(model.variants)
         for colour, label, values in (
@@ -222,7 +229,7 @@ def choice_curve(comparison: Comparison) -> Figure | None:
                           color=colour, label=label, capsize=3)  # fmt: skip
         axis.set_xticks(range(len(names)), names)
         axis.set(ylabel=NAMES.get(metric, metric), title=model.key)
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     return figure
 
 
@@ -230,16 +237,16 @@ def cost(comparison: Comparison) -> Figure | None:
     metric = comparison.results.task.select_by
     if len(comparison.rows) < 2:
         return None
-    figure, (axis,) = _axes(1, width=5.4)
-    for (colour, model), row in zip(_coloured(comparison.results), comparison.rows, strict=True):
+    figure, (axis,) = _axes(1)
+    for (style, model), row in zip(_styled(comparison.results), comparison.rows, strict=True):
         cell = row.cells[metric]
         if isinstance(cell.mean, Undefined) or cell.interval is None:
             continue
         size = model.record["model"]["parameters"]
-        axis.plot([size, size], [cell.interval.low, cell.interval.high], color=colour, lw=1.5)
-        axis.plot([size], [cell.mean], "o", color=colour, label=model.key)
+        axis.plot([size, size], [cell.interval.low, cell.interval.high], lw=1.5, color=style["color"])
+        axis.plot([size], [cell.mean], "o", color=style["color"], label=model.key)
     axis.set(xscale="log", xlabel="Parameters", ylabel=NAMES.get(metric, metric))
-    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend_below(figure, axis)
     return figure
 
 
@@ -251,13 +258,13 @@ def order_spread(comparison: Comparison) -> Figure | None:
     moving = {key: values for key, values in spread.items() if values.max() > 0}
     if not moving:
         return None
-    figure, (axis,) = _axes(1, width=5.0, height=0.4 * len(moving) + 1.2)
+    figure, (axis,) = _axes(1, height=0.4 * len(moving) + 1.2)
     axis.boxplot(list(moving.values()), orientation="horizontal", tick_labels=list(moving), widths=0.5)
     axis.set(xlabel="SD of the logit over fixed orders")
     return figure
 
 
-def _axes(count: int, width: float = 4.6, height: float = 4.0, columns: int = 3) -> tuple[Figure, list[Axes]]:
+def _axes(count: int, width: float = HALF_IN, height: float = 4.2, columns: int = 3) -> tuple[Figure, list[Axes]]:
     across = min(count, columns)
     down = -(-count // across)
     figure = Figure(figsize=(width * across, height * down), layout="constrained")
@@ -265,20 +272,38 @@ def _axes(count: int, width: float = 4.6, height: float = 4.0, columns: int = 3)
     return figure, axes
 
 
+def _legend_below(figure: Figure, axis: Axes) -> None:
+    """The models' names under the axes, in as many columns as their length leaves room for; the figure grows by it."""
+    handles, names = axis.get_legend_handles_labels()
+    columns = max(1, min(3, int(HALF_IN / (0.065 * max(map(len, names), default=1) + 0.5))))
+    figure.set_figheight(figure.get_figheight() + 0.16 * -(-len(names) // columns))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=7, handlelength=3)
+
+
+def _folded(text: str, width_in: float) -> str:
+    """A title in lines that fit a panel."""
+    return "\n".join(textwrap.wrap(text, width=int(width_in / 0.075)))
+
+
 def _mean_band(
-    axis: Axes, curves: list[NDArray[np.float64]], colour: str, label: str, start: float | None = None
+    axis: Axes, curves: list[NDArray[np.float64]], style: dict[str, Any], label: str, start: float | None = None
 ) -> None:
     stacked = np.stack(curves)
     if start is not None:
         stacked[:, 0] = start
     mean, sd = stacked.mean(axis=0), stacked.std(axis=0)
-    axis.plot(GRID, mean, color=colour, lw=1.6, label=label)
+    axis.plot(GRID, mean, lw=1.6, label=label, **style)
     if len(curves) > 1:
-        axis.fill_between(GRID, np.clip(mean - sd, 0, 1), np.clip(mean + sd, 0, 1), color=colour, alpha=0.08, lw=0)
+        low, high = np.clip(mean - sd, 0, 1), np.clip(mean + sd, 0, 1)
+        axis.fill_between(GRID, low, high, color=style["color"], alpha=0.08, lw=0)
 
 
-def _coloured(results: Results) -> list[tuple[str, ModelResults]]:
-    return [(PALETTE[place % len(PALETTE)], model) for place, model in enumerate(results.models)]
+def _styled(results: Results) -> list[tuple[dict[str, Any], ModelResults]]:
+    """Colour and dashes of every model's curves: 10 colours and 4 kinds of dashes make 20 different pairs."""
+    return [
+        ({"color": PALETTE[place % len(PALETTE)], "linestyle": DASHES[place % len(DASHES)]}, model)
+        for place, model in enumerate(results.models)
+    ]
 
 
 def _is_binary(results: Results) -> bool:

@@ -18,6 +18,7 @@ NAMES = {
     "c_index": "C-index",
     "c_index_ipcw": "C-index (IPCW)",
     "auc_td": "Time-dep. AUC",
+    "ibs": "Integrated Brier (lower is better)",
 }
 
 

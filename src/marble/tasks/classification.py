@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -17,9 +17,11 @@ from marble.specs import unknown_choice
 from marble.tasks import classification_metrics as scores
 from marble.tasks.base import Criterion, Ints, Metric, Readout, Target, Task, Undefined, finite_scores, stored_column
 
-ClassLoss: TypeAlias = Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities"]
+ClassLoss: TypeAlias = Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"]
 ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[float, ...] | None
-LOSSES: tuple[ClassLoss, ...] = ("cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities")
+LOSSES: tuple[ClassLoss, ...] = get_args(ClassLoss)
+#: probabilities nearer to 0 or 1 than this count as this far away, in the loss "bernoulli"
+BERNOULLI_CLAMP = 1e-5
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,16 @@ class Classification(Task):
         class_weights: weight of a slide's loss by its class: "none" (or None), "balanced" (inverse frequency among the
             training slides, so that their mean weight is 1), or one number per class.
         loss: "cross-entropy"; "multi-label-bce": one yes-or-no question per class (DSMIL);
-            "cross-entropy-of-probabilities": cross-entropy that takes the softmax for logits, as S4-MIL was trained.
+            "cross-entropy-of-probabilities": cross-entropy that takes the softmax for logits, as S4-MIL was trained;
+            "bernoulli": of two classes one output, the log-likelihood of its clamped sigmoid (ABMIL, CS-MIL); of more,
+            one such question per class.
+        side_label_smoothing: of the cross-entropy of a model's side predictions (HAG-MIL's coarse levels).
     """
 
     classes: tuple[str, ...]
     class_weights: ClassWeights = "none"
     loss: ClassLoss = "cross-entropy"
+    side_label_smoothing: float = 0.0
 
     name: ClassVar[str] = "classification"
     select_by: ClassVar[str] = "auc"
@@ -46,6 +52,10 @@ class Classification(Task):
             raise SpecError(f"classes must be two or more different names, got {list(self.classes)}")
         if self.loss not in LOSSES:
             raise SpecError(unknown_choice("loss", self.loss, list(LOSSES)))
+        if not 0 <= self.side_label_smoothing < 1:
+            raise SpecError(f"side_label_smoothing must be at least 0 and below 1, got {self.side_label_smoothing}")
+        if self.side_label_smoothing and self.loss != "cross-entropy":
+            raise SpecError(f'side_label_smoothing needs loss = "cross-entropy", got "{self.loss}"')
         weights = self.class_weights
         if isinstance(weights, str) and weights not in ("none", "balanced"):
             raise SpecError(unknown_choice("class_weights", weights, ["none", "balanced", "one number per class"]))
@@ -56,7 +66,8 @@ class Classification(Task):
 
     @property
     def outputs(self) -> int:
-        return len(self.classes)
+        one_question = self.loss == "bernoulli" and len(self.classes) == 2
+        return 1 if one_question else len(self.classes)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -70,14 +81,20 @@ class Classification(Task):
         """One probability per class; they sum to 1.
 
         The softmax of the logits, except where they were trained as separate yes-or-no questions: then the sigmoids
-        divided by their sum, since for those the softmax of perfect answers would be overconfident.
+        divided by their sum, since for those the softmax of perfect answers would be overconfident. Of a single
+        question, the sigmoid is the probability of the second class.
         """
         values = logits.detach().double().cpu()
         finite_scores(values.numpy(), "logits")
         if values.shape != (self.outputs,):
             raise InputError(f"logits must be ({self.outputs},), got {tuple(values.shape)}")
-        # softmax(log sigmoid) = sigmoid / sum of sigmoids, also where every sigmoid underflows
-        answers = functional.logsigmoid(values) if self.loss == "multi-label-bce" else values
+        if self.outputs == 1:  # softmax(0, x) = (1 - sigmoid x, sigmoid x)
+            answers = torch.cat([torch.zeros_like(values), values])
+        elif self.loss in ("multi-label-bce", "bernoulli"):
+            # softmax(log sigmoid) = sigmoid / sum of sigmoids, also where every sigmoid underflows
+            answers = functional.logsigmoid(values)
+        else:
+            answers = values
         return dict(zip(self.columns, torch.softmax(answers, dim=0).tolist(), strict=True))
 
     def metrics(self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike]) -> dict[str, Metric]:
@@ -118,7 +135,8 @@ class ClassCriterion(Criterion):
     def loss(self, slide_id: str, logits: Tensor, stream: str = "main") -> Tensor:
         if slide_id not in self._truth:
             raise InputError("not one of the training slides of this criterion", where=slide_id)
-        return self._losses(logits[None], torch.tensor([self._truth[slide_id]]))[0]
+        smoothing = 0.0 if stream == "main" else self._task.side_label_smoothing
+        return self._losses(logits[None], torch.tensor([self._truth[slide_id]]), smoothing)[0]
 
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         """Mean over cases, weighted as in training."""
@@ -128,8 +146,8 @@ class ClassCriterion(Criterion):
         losses = self._losses(logits.detach().double().cpu(), truth)
         return float(finite_scores(losses.numpy(), "validation loss").mean())
 
-    def _losses(self, logits: Tensor, truth: Tensor) -> Tensor:
-        """(n, K), (n,) -> (n,)"""
+    def _losses(self, logits: Tensor, truth: Tensor, smoothing: float = 0.0) -> Tensor:
+        """(n, outputs), (n,) -> (n,)"""
         if logits.shape != (len(truth), self._task.outputs):
             raise InputError(f"logits must be ({len(truth)}, {self._task.outputs}), got {tuple(logits.shape)}")
         truth = truth.to(logits.device)
@@ -138,21 +156,25 @@ class ClassCriterion(Criterion):
         if self._task.loss == "multi-label-bce":
             asked = functional.one_hot(truth, self._task.outputs).to(logits)
             return weight * functional.binary_cross_entropy_with_logits(logits, asked, reduction="none").mean(dim=1)
+        if self._task.loss == "bernoulli":
+            asked = truth[:, None] if self._task.outputs == 1 else functional.one_hot(truth, self._task.outputs)
+            p = torch.sigmoid(logits).clamp(BERNOULLI_CLAMP, 1 - BERNOULLI_CLAMP)
+            return weight * functional.binary_cross_entropy(p, asked.to(p), reduction="none").mean(dim=1)
         if self._task.loss == "cross-entropy-of-probabilities":
             logits = torch.softmax(logits, dim=1)
-        return weight * functional.cross_entropy(logits, truth, reduction="none")
+        return weight * functional.cross_entropy(logits, truth, reduction="none", label_smoothing=smoothing)
 
 
 def _class_weights(task: Classification, truth: list[int]) -> Tensor:
     if task.class_weights in ("none", None):
-        return torch.ones(task.outputs, dtype=torch.float64)
+        return torch.ones(len(task.classes), dtype=torch.float64)
     if isinstance(task.class_weights, tuple):
         return torch.tensor(task.class_weights, dtype=torch.float64)
-    counts = torch.bincount(torch.tensor(truth, dtype=torch.int64), minlength=task.outputs)
+    counts = torch.bincount(torch.tensor(truth, dtype=torch.int64), minlength=len(task.classes))
     for name, count in zip(task.classes, counts.tolist(), strict=True):
         if count == 0:
             raise InputError(
                 f"no training slide of class '{name}', so it has no balanced weight",
                 hint='Split again stratified by label, drop the class, or set class_weights = "none"',
             )
-    return len(truth) / (task.outputs * counts.double())
+    return len(truth) / (len(task.classes) * counts.double())

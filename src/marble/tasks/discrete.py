@@ -48,6 +48,17 @@ def survival_curve(logits: Tensor) -> Tensor:
     return torch.cumprod(1 - torch.sigmoid(logits), dim=-1)
 
 
+def survival_at(survival: Floats, edges: Floats, end: float, times: Floats) -> Floats:
+    """Survival past each bin (n, bins) as curves at any times (m,): (n, m).
+
+    Known at the inner edges (bins - 1,) and at `end`, the longest follow-up in training, where the last bin is closed.
+    Between them it falls evenly, as if the events of a bin were spread over it; after `end` it stays where it was.
+    """
+    known = np.concatenate([[0.0], edges, [max(end, edges[-1])]])
+    curves = [np.interp(times, known, np.append(1.0, past)) for past in survival]
+    return np.array(curves, dtype=np.float64).reshape(len(survival), len(times))
+
+
 def discrete_nll(logits: Tensor, time_bin: Tensor, event: Tensor, alpha: float = 0.0) -> Tensor:
     """Mean loss of logits (n, bins), bins (n,) and events (n,)."""
     if logits.ndim != 2 or time_bin.shape != logits.shape[:1] or event.shape != logits.shape[:1]:

@@ -14,6 +14,7 @@ from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
 from marble.tasks.base import (
     Criterion,
+    Floats,
     Metric,
     Readout,
     Target,
@@ -23,12 +24,15 @@ from marble.tasks.base import (
     outcome_arrays,
     stored_column,
 )
+from marble.tasks.baseline import BreslowBaseline
 from marble.tasks.cox import CoxBank, CoxGroup
-from marble.tasks.discrete import DiscreteCriterion, survival_curve
-from marble.tasks.survival_metrics import harrell_c, time_dependent_auc, uno_c
+from marble.tasks.discrete import DiscreteCriterion, quantile_edges, survival_at, survival_curve
+from marble.tasks.survival_metrics import harrell_c, integrated_brier, time_dependent_auc, uno_c
 
 #: the mean time-dependent AUC is taken at these quantiles of the event times
 AUC_QUANTILES = (0.25, 0.5, 0.75)
+#: the Brier score is integrated between these quantiles of the event times, at this many times
+BRIER_QUANTILES, BRIER_TIMES = (0.1, 0.9), 50
 
 
 @dataclass(frozen=True)
@@ -96,3 +100,40 @@ class Survival(Task):
         if event.any():
             _, auc = time_dependent_auc(risk, time, event, np.unique(np.quantile(time[event], AUC_QUANTILES)))
         return {"c_index": harrell_c(risk, time, event), "c_index_ipcw": uno_c(risk, time, event), "auc_td": auc}
+
+    def integrated_brier(
+        self,
+        targets: Sequence[Target],
+        readouts: Mapping[str, ArrayLike],
+        train_targets: Sequence[Target],
+        train_readouts: Mapping[str, ArrayLike],
+    ) -> Metric:
+        """Integrated Brier score of n cases; lower is better.
+
+        A risk alone is no survival curve, so this asks for the training patients too: they give Cox its baseline
+        hazard, and discrete time the edges of its bins. The times and the weights against censoring come from the n
+        cases.
+        """
+        time, event = outcome_arrays(targets)
+        if not outcome_arrays(train_targets)[1].any():
+            return Undefined("no event among the training patients")
+        if len(np.unique(time[event])) < 2:
+            return Undefined("fewer than two distinct event times")
+        first, last = np.quantile(time[event], BRIER_QUANTILES)
+        at = np.linspace(first, last, BRIER_TIMES)  # (m,)
+        return integrated_brier(self._curves(readouts, train_targets, train_readouts, at), time, event, at)
+
+    def _curves(
+        self,
+        readouts: Mapping[str, ArrayLike],
+        train_targets: Sequence[Target],
+        train_readouts: Mapping[str, ArrayLike],
+        at: Floats,
+    ) -> Floats:
+        """Survival of n cases at times (m,): (n, m)."""
+        time, event = outcome_arrays(train_targets)
+        if self.loss == "cox":
+            baseline = BreslowBaseline.fit(stored_column(train_readouts, "risk"), time, event)
+            return baseline.survival(stored_column(readouts, "risk"), at)
+        past = np.stack([stored_column(readouts, name) for name in self.columns[1:]], axis=1)  # (n, bins)
+        return survival_at(past, quantile_edges(time, event, self.bins), float(time.max()), at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,14 +16,21 @@ from marble.models import BagModel, build
 from marble.training.checkpoint import Checkpoint, load_checkpoint
 from marble.training.job import FitJob
 from marble.training.loop import Progress, TrainingLoop
+from marble.training.mirrors import Tracker, open_mirrors
 from marble.version import VERSION
 
 
-def fit(job: FitJob, folder: str | Path, progress: Progress | None = None, allow_drift: bool = False) -> BagModel:
+def fit(
+    job: FitJob,
+    folder: str | Path,
+    progress: Progress | None = None,
+    allow_drift: bool = False,
+    track: Sequence[Tracker] = (),
+) -> BagModel:
     """Train, or go on where a killed run stopped; return the model with the weights chosen on validation.
 
     Writes `checkpoints/`, `history.csv` and, at the end, `model.safetensors` and `fit.json` into `folder`. A folder
-    that holds a finished fit of the same job is not trained again.
+    that holds a finished fit of the same job is not trained again. `track` names mirrors of the history.
     """
     root = Path(folder)
     torch.set_num_threads(job.threads)
@@ -35,8 +43,9 @@ def fit(job: FitJob, folder: str | Path, progress: Progress | None = None, allow
         return load_chosen(model, root)
     files.sweep(root / "checkpoints")
     _record_start(root, job, allow_drift)
-    loop = TrainingLoop(job, root, task, model, progress)
-    loop.run()
+    with open_mirrors(track, root, job) as mirrors:
+        loop = TrainingLoop(job, root, task, model, progress, mirrors)
+        loop.run()
     best = load_checkpoint(root / "checkpoints" / f"epoch-{loop.at.best_epoch:04d}")
     model.load_state_dict(best.tensors("model"))
     _publish_result(root, job, best, loop)
@@ -94,6 +103,7 @@ def _publish_result(root: Path, job: FitJob, best: Checkpoint, loop: TrainingLoo
             "best_epoch": loop.at.best_epoch,
             "val": {key.removeprefix("val_"): value for key, value in chosen.items() if key.startswith("val_")},
             "selected_by": loop.task.select_by,
+            "notes": loop.precision.notes,
             "drift": bool(files.read_json(root / "job.json")["drift"]),
             "seconds": loop.seconds,
         },

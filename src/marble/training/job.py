@@ -9,7 +9,7 @@ from pydantic import Field
 from marble.models import Recipe
 from marble.specs import Spec
 from marble.tasks.base import Outcome, Target, Task
-from marble.tasks.classification import Classification
+from marble.tasks.classification import Classification, ClassLoss
 from marble.tasks.survival import Survival
 
 
@@ -41,7 +41,8 @@ class TaskSpec(Spec):
 
     name: Literal["classification", "survival"]
     classes: tuple[str, ...] = ()
-    class_loss: Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities"] = "cross-entropy"
+    class_loss: ClassLoss = "cross-entropy"
+    side_label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     class_weights: Literal["none", "balanced"] = "none"
     survival_loss: Literal["cox", "nll"] = "cox"
     bins: int = Field(default=4, ge=2)
@@ -50,7 +51,12 @@ class TaskSpec(Spec):
 
     def build(self) -> Task:
         if self.name == "classification":
-            return Classification(self.classes, class_weights=self.class_weights, loss=self.class_loss)
+            return Classification(
+                self.classes,
+                class_weights=self.class_weights,
+                loss=self.class_loss,
+                side_label_smoothing=self.side_label_smoothing,
+            )
         return Survival(loss=self.survival_loss, risk_set=self.risk_set, bins=self.bins)
 
 

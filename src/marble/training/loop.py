@@ -27,7 +27,9 @@ from marble.tasks.cox import CoxGroup
 from marble.training.checkpoint import Checkpoint, newest, prune, save_checkpoint
 from marble.training.evaluate import columns, predict_cases
 from marble.training.job import FitJob
+from marble.training.mirrors import Mirrors
 from marble.training.optim import Optimizer, learning_rate, plateau_factor
+from marble.training.precision import Precision
 from marble.training.prefetch import prefetch
 from marble.training.results import history_csv
 
@@ -50,11 +52,12 @@ class Progression:
         body = asdict(self)
         for key in ("best_metric", "best_loss"):  # JSON has no infinity
             body[key] = body[key] if np.isfinite(body[key]) else None
+        body["history"] = [list(row.items()) for row in self.history]  # pairs, because JSON objects are stored sorted
         return body
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> Progression:
-        found = Progression(**body)
+        found = Progression(**{**body, "history": [dict(row) for row in body["history"]]})
         found.best_metric = float("-inf") if found.best_metric is None else found.best_metric
         found.best_loss = float("inf") if found.best_loss is None else found.best_loss
         return found
@@ -67,15 +70,25 @@ def _silent(event: dict[str, Any]) -> None:
 class TrainingLoop:
     """The training loop and what it needs at hand."""
 
-    def __init__(self, job: FitJob, root: Path, task: Task, model: BagModel, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        job: FitJob,
+        root: Path,
+        task: Task,
+        model: BagModel,
+        progress: Progress | None,
+        mirrors: Mirrors | None = None,
+    ) -> None:
         self.job, self.root, self.task, self.model = job, root, task, model
         self.recipe = job.recipe
         self.store = BagStore(job.store)
         self.progress = progress or _silent
+        self.mirrors = mirrors or Mirrors()
         self.patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
         self.target_of = {slide: case.target.value() for case in job.train for slide in case.slides}
         self.criterion: Criterion = task.criterion(self.target_of, self.patient_of)
-        self.optimizer = Optimizer(model, self.recipe)
+        self.precision = Precision(self.recipe)
+        self.optimizer = Optimizer(model, self.recipe, mixed=self.precision.mixed)
         self.slides = sorted(self.patient_of)
         self.group = job.task.group if isinstance(self.criterion, CoxGroup) else 1
         self.steps_per_epoch = -(-len(self.slides) // (self.recipe.accumulate * self.group))
@@ -88,6 +101,7 @@ class TrainingLoop:
         found = newest(self.root / "checkpoints")
         if found is not None:
             self._restore(found)
+            self.mirrors.write(self.at.history)
         else:
             self._prime()
             self._save()
@@ -96,6 +110,7 @@ class TrainingLoop:
             loss = self._train_epoch()
             self._validate(loss)
             self._save()
+            self.mirrors.write(self.at.history)
             self.seconds += time.perf_counter() - began
             self.progress({"seconds": self.seconds, **self.at.history[-1]})
 
@@ -111,7 +126,7 @@ class TrainingLoop:
         group: list[tuple[str, Output]] = []
         for place, (slide, bag) in enumerate(prefetch(self._augmented, order)):
             torch.manual_seed(generator(self.job.seed, self.at.epoch, slide, place, "dropout").initial_seed())
-            group.append((slide, self.model(bag)))
+            group.append((slide, self.precision.forward(self.model, bag)))
             last = place + 1 == len(order)
             if len(group) < self.group and not last:
                 continue
@@ -125,7 +140,8 @@ class TrainingLoop:
                     where=slide,
                     hint="Lower the learning rate, or check this slide's features with `marble verify`",
                 )
-            torch.autograd.backward(loss / self.recipe.accumulate)
+            slides = self.recipe.accumulate if self.recipe.accumulate_by == "mean" else 1
+            torch.autograd.backward(self.optimizer.scaled(loss / slides))
             if (place + 1) % (self.recipe.accumulate * self.group) == 0 or last:
                 self._step(slide, place, factor)
             total += float(loss.detach())
@@ -177,6 +193,8 @@ class TrainingLoop:
         )
 
     def _order(self) -> list[str]:
+        if self.recipe.sampling == "fixed":
+            return self.slides
         rng = generator(self.job.seed, self.at.epoch, "order")
         if self.recipe.sampling == "weighted" and self.job.task.name == "classification":
             counts: dict[object, int] = {}
@@ -225,8 +243,13 @@ class TrainingLoop:
         )
 
     def _choose(self, metric: float, loss: float) -> None:
-        """A better metric wins; among equal metrics the lower loss. Patience counts epochs without a better metric."""
+        """A better metric wins; among equal metrics the lower loss. Patience counts epochs without a better metric.
+
+        Before the recipe's first epoch of choice nothing is chosen, and patience does not begin.
+        """
         self.at.epoch += 1
+        if self.at.epoch < min(self.recipe.choose_from, self.recipe.epochs):
+            return
         by_loss = self.recipe.select_by == "loss"
         better = loss < self.at.best_loss if by_loss else metric > self.at.best_metric
         tied = not by_loss and metric == self.at.best_metric and loss < self.at.best_loss

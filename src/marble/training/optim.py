@@ -10,7 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from marble.errors import RunError
 from marble.models.base import BagModel, Recipe, decay_groups
+
+#: what changes in a loss scaler while it works
+SCALER_STATE = {"scale": float, "_growth_tracker": int}
 
 
 class Lookahead:
@@ -31,23 +35,39 @@ class Lookahead:
 
 
 class Optimizer:
-    """A recipe's optimiser: step, clip, and a state of plain tensors that survives a restart bitwise."""
+    """A recipe's optimiser: step, clip, and a state of plain tensors that survives a restart bitwise.
 
-    def __init__(self, model: BagModel, recipe: Recipe) -> None:
+    Args:
+        model: whose weights are stepped.
+        recipe: how.
+        mixed: forward passes are in float16: the loss is scaled up, so that small gradients do not vanish, and a step
+            whose gradients overflow is left out and lowers the scale.
+    """
+
+    def __init__(self, model: BagModel, recipe: Recipe, mixed: bool = False) -> None:
         self.recipe = recipe
         self.groups = [[p for _, p in group] for group in model.optimizer_groups()]
         self.inner = _build(model, recipe)
         self.lookahead = Lookahead(self.inner) if recipe.optimizer.startswith("lookahead") else None
+        self.scaler = torch.amp.GradScaler("cpu", enabled=mixed)  # does nothing at all where it is not enabled
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss to call backward on."""
+        return self.scaler.scale(loss)
 
     def step(self, lr: float) -> None:
-        """Clip, step with learning rate `lr`, clear the gradients. Raises if a gradient is not finite."""
+        """Clip, step with learning rate `lr`, clear the gradients. Raises if a gradient to be clipped is not finite."""
+        self.scaler.unscale_(self.inner)
         if self.recipe.clip is not None:
             for group in self.groups if self.recipe.clip_per_group else [list(itertools.chain(*self.groups))]:
-                torch.nn.utils.clip_grad_norm_(group, self.recipe.clip, error_if_nonfinite=True)
+                torch.nn.utils.clip_grad_norm_(group, self.recipe.clip, error_if_nonfinite=not self.scaler.is_enabled())
         for options in self.inner.param_groups:
             options["lr"] = lr
-        self.inner.step()
-        if self.lookahead is not None:
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.inner)
+        self.scaler.update()
+        left_out = self.scaler.get_scale() < scale
+        if self.lookahead is not None and not left_out:
             self.lookahead.after_step()
         self.inner.zero_grad(set_to_none=True)
 
@@ -59,9 +79,17 @@ class Optimizer:
         if self.lookahead is not None:
             tensors["lookahead.steps"] = torch.tensor(self.lookahead.steps)
             tensors.update({f"lookahead.{i}": slow for i, slow in enumerate(self.lookahead.slow)})
+        if self.scaler.is_enabled():
+            kept = self.scaler.state_dict()
+            tensors.update({f"scaler.{key}": torch.tensor(kept[key], dtype=torch.float64) for key in SCALER_STATE})
         return tensors
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
+        if any(key.startswith("scaler.") for key in tensors) != self.scaler.is_enabled():
+            raise RunError(
+                "training began in float16 and cannot go on in float32, or the other way round",
+                hint="Resume it on the kind of machine it was started on, or start it again in another folder",
+            )
         for i, parameter in enumerate(parameters_of(self.inner)):
             mine = {key.partition(".")[2]: value for key, value in tensors.items() if key.partition(".")[0] == str(i)}
             if mine:
@@ -69,6 +97,9 @@ class Optimizer:
         if self.lookahead is not None:
             self.lookahead.steps = int(tensors["lookahead.steps"])
             self.lookahead.slow = [tensors[f"lookahead.{i}"].clone() for i in range(len(self.lookahead.slow))]
+        if self.scaler.is_enabled():
+            kept = {key: kind(tensors[f"scaler.{key}"]) for key, kind in SCALER_STATE.items()}
+            self.scaler.load_state_dict({**self.scaler.state_dict(), **kept})
 
 
 def learning_rate(recipe: Recipe, steps_per_epoch: int) -> Callable[[int], float]:

@@ -29,7 +29,8 @@ def history_csv(history: Sequence[dict[str, Any]]) -> str:
     """The history as CSV text; floats keep every digit."""
     if not history:
         return "epoch\n"
-    return _csv(list(history[0]), [list(row.values()) for row in history])
+    columns = list(history[0])
+    return _csv(columns, [[row[name] for name in columns] for row in history])
 
 
 def predictions_csv(parts: Mapping[str, Sequence[CasePrediction]], task: Task) -> str:

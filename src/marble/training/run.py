@@ -23,6 +23,7 @@ from marble.training.evaluate import CasePrediction, predict_cases
 from marble.training.fit import fit, load_chosen
 from marble.training.job import CaseSpec, FitJob, TaskSpec
 from marble.training.loop import Progress
+from marble.training.mirrors import Tracker
 from marble.training.results import FORMAT, predictions_csv, read_run
 from marble.version import VERSION
 
@@ -42,6 +43,7 @@ class PlannedRun(Spec):
         test: path of the held-out patients' file.
         about: what tables say of the run: experiment, model key, repeat, counts of slides.
         allow_drift: go on with a run that was started by another version.
+        track: mirrors of the history; not part of the job, because they have no say in the result.
     """
 
     folder: str
@@ -49,6 +51,7 @@ class PlannedRun(Spec):
     test: str
     about: dict[str, Any] = Field(default_factory=dict)
     allow_drift: bool = False
+    track: tuple[Tracker, ...] = ()
 
 
 def execute(planned: PlannedRun, progress: Progress | None = None) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def execute(planned: PlannedRun, progress: Progress | None = None) -> dict[str, 
     root = Path(planned.folder)
     if _is_done(planned):
         return read_run(root)
-    model = fit(planned.job, root, progress, planned.allow_drift)
+    model = fit(planned.job, root, progress, planned.allow_drift, planned.track)
     test = HeldOut.parse(files.read_json(planned.test), where=planned.test)
     return _evaluate(planned, root, model, test)
 
@@ -100,7 +103,7 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
         "train_cases": sorted(case.case_id for case in job.train),
         "bags": store.common().model_dump(mode="json"),
         "calibration": _calibration(parts, task),
-        "fit": {key: done[key] for key in ("epochs", "best_epoch", "val", "selected_by", "drift")},
+        "fit": {key: done[key] for key in ("epochs", "best_epoch", "val", "selected_by", "notes", "drift")},
         "seconds": done["seconds"],
         "sha256": {
             "model": done["model_sha256"],

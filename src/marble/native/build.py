@@ -1,0 +1,62 @@
+"""Compile the kernels of this folder into one shared library, with whatever C++ compiler the machine has.
+
+Run at install by the build hook, and by hand as `python -m marble.native.build`. It uses the standard library only,
+because at install time nothing else is there yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+SOURCES = ("ssd.cpp", "scan.cpp", "scan2d.cpp")
+HEADERS = ("simd.hpp",)
+LIBRARY = FOLDER / "kernels.so"
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+#: the instructions of every x86 processor since 2013; whoever loads the library checks for them
+X86_FLAGS = ("-mavx2", "-mfma")
+
+
+def compiler() -> str | None:
+    """$CXX, else the first usual name that exists."""
+    named = os.environ.get("CXX")
+    return next((path for name in (named, "c++", "g++", "clang++") if name and (path := shutil.which(name))), None)
+
+
+def fingerprint() -> str:
+    """Names the text of the kernels; a library of another text is not loaded."""
+    text = b"\0".join((FOLDER / name).read_bytes() for name in (*SOURCES, *HEADERS))
+    return hashlib.sha256(text).hexdigest()
+
+
+def build() -> str | None:
+    """Compile; None if that worked, else why not. A library that is there is only ever replaced as a whole."""
+    cxx = compiler()
+    if cxx is None:
+        return "no C++ compiler found (c++, g++, clang++ or $CXX)"
+    named = f'-DMARBLE_FINGERPRINT="{fingerprint()}"'
+    flags = (*FLAGS, named, *(X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ()))
+    scratch = LIBRARY.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        made = subprocess.run(
+            [cxx, *flags, *(str(FOLDER / source) for source in SOURCES), "-o", str(scratch)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if made.returncode != 0:
+            return f"{cxx} failed:\n{made.stderr[-2000:]}"
+        scratch.replace(LIBRARY)
+    finally:
+        scratch.unlink(missing_ok=True)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(build())

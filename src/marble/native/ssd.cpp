@@ -1,0 +1,357 @@
+// The Mamba-2 scan of one segment, head by head: everything between the projected rows and the gated tokens, and back.
+//
+// Letters and equations as in models/ssd_fast.py and models/ssd_backward.py. A head's x, mask and state stay in the
+// cache from the convolution to the gate. Heads are worked off in blocks of fixed size, and sums over heads are kept per
+// block, so that the result does not depend on the number of threads.
+#include <vector>
+
+#include "simd.hpp"
+
+namespace marble {
+
+constexpr long Q = 64;  // tokens per chunk
+constexpr long HEADS_PER_BLOCK = 4;
+
+//! What both directions read. Rows are [z | x | B | C | dt], preceded by conv - 1 earlier ones.
+template <typename T>
+struct Segment {
+    long tokens, conv, heads, groups, headdim, state, row, convolved;  // sizes; `row` is the stride of `rows`
+    const T* rows;       // (conv - 1 + tokens, row)
+    const T* taps;       // (conv, convolved)
+    const T* conv_bias;  // (convolved,)
+    const T* skip;       // (heads,) D
+    const T* B;          // (chunks * Q, groups * state), zero after the last token
+    const T* C;          // the same
+    const T* CB;         // (chunks, groups, Q, Q) C B^T
+    const T* decay;      // (6, heads, chunks * Q): a, its rest, b, its rest, exp(a), exp(a_Q - b)
+    const T* total;      // (chunks, heads) exp(a_Q)
+
+    long inner() const { return heads * headdim; }
+    long chunks() const { return (tokens + Q - 1) / Q; }
+    long length(long chunk) const { return tokens - chunk * Q < Q ? tokens - chunk * Q : Q; }
+    long heads_per_group() const { return heads / groups; }
+    long blocks_per_group() const { return (heads_per_group() + HEADS_PER_BLOCK - 1) / HEADS_PER_BLOCK; }
+    const T* decay_of(int which, long head) const { return decay + (which * heads + head) * chunks() * Q; }
+    //! row `token` of z; with an offset of conv - 1 less, the first tap's row of x
+    const T* gate(long token, long head) const { return rows + (token + conv - 1) * row + head * headdim; }
+    const T* raw(long token, long head) const { return rows + token * row + inner() + head * headdim; }
+};
+
+//! u (q, P): the convolved channels of one head's chunk, before SiLU
+template <typename T>
+void convolve(const Segment<T>& s, long head, long at, long q, T* u) {
+    const long P = s.headdim;
+    for (long i = 0; i < q; i++) {
+        const T* raw = s.raw(at + i, head);
+        for (long p = 0; p < P; p += V<T>) {
+            vec<T> v = load<T>(s.conv_bias + head * P + p);
+            for (long k = 0; k < s.conv; k++)
+                v += load<T>(raw + k * s.row + p) * load<T>(s.taps + k * s.convolved + head * P + p);
+            store<T>(u + i * P + p, v);
+        }
+    }
+}
+
+template <typename T>
+void silu(long n, const T* u, T* x) {
+    for (long i = 0; i < n; i += V<T>) {
+        const vec<T> v = load<T>(u + i);
+        store<T>(x + i, v * sigmoid<T>(v));
+    }
+}
+
+//! mask (q, Q) = exp(a_i - b_j) for j <= i, else 0
+template <typename T>
+void decay_mask(const Segment<T>& s, long head, long at, long q, T* mask) {
+    const T *a = s.decay_of(0, head) + at, *a_rest = s.decay_of(1, head) + at;
+    const T *b = s.decay_of(2, head) + at, *b_rest = s.decay_of(3, head) + at;
+    for (long i = 0; i < q; i++) {
+        T* out = mask + i * Q;
+        long j = 0;
+        for (; j <= i; j += V<T>)
+            store<T>(out + j, exp<T>((a[i] - load<T>(b + j)) + (a_rest[i] - load<T>(b_rest + j))));
+        for (long later = i + 1; later < j; later++) out[later] = 0;
+        std::memset(out + j, 0, (Q - j) * sizeof(T));
+    }
+}
+
+//! M (q, Q) = mask * CB, plus D on the diagonal
+template <typename T>
+void chunk_matrix(long q, const T* mask, const T* CB, T D, T* M) {
+    for (long i = 0; i < q * Q; i += V<T>) store<T>(M + i, load<T>(mask + i) * load<T>(CB + i));
+    for (long i = 0; i < q; i++) M[i * Q + i] += D;
+}
+
+//! to (q, P) = from, row i times scale[i]
+template <typename T>
+void scale_rows(long q, long P, const T* from, const T* scale, T* to) {
+    for (long i = 0; i < q; i++)
+        for (long p = 0; p < P; p += V<T>) store<T>(to + i * P + p, load<T>(from + i * P + p) * scale[i]);
+}
+
+template <typename T>
+void forward_head(const Segment<T>& s, long head, T* state, long state_row, T* gated, T* y_out, T* starts) {
+    const long P = s.headdim, N = s.state, inner = s.inner(), group = head / s.heads_per_group();
+    std::vector<T> x(Q * P), written(Q * P), y(Q * P), past(Q * P), M(Q * Q), S(N * P);
+    const T *read = s.decay_of(4, head), *write = s.decay_of(5, head);
+    for (long n = 0; n < N; n++) std::memcpy(&S[n * P], state + n * state_row, P * sizeof(T));
+    for (long c = 0; c < s.chunks(); c++) {
+        const long at = c * Q, q = s.length(c);
+        const T *B = s.B + (at * s.groups + group) * N, *C = s.C + (at * s.groups + group) * N;
+        if (starts) std::memcpy(starts + (c * s.heads + head) * N * P, S.data(), N * P * sizeof(T));
+        convolve(s, head, at, q, x.data());
+        silu(q * P, x.data(), x.data());
+        decay_mask(s, head, at, q, M.data());
+        chunk_matrix(q, M.data(), s.CB + (c * s.groups + group) * Q * Q, s.skip[head], M.data());
+        multiply<T>(q, P, q, {M.data(), Q, 1}, x.data(), P, y.data(), P, 0, Shape::lower_left);
+        multiply<T>(q, P, N, {C, s.groups * N, 1}, S.data(), P, past.data(), P, 0, Shape::full);
+        scale_rows(q, P, x.data(), write + at, written.data());
+        multiply<T>(N, P, q, {B, 1, s.groups * N}, written.data(), P, S.data(), P, s.total[c * s.heads + head],
+                    Shape::full);
+        for (long i = 0; i < q; i++) {
+            const T* z = s.gate(at + i, head);
+            const long to = (at + i) * inner + head * P;
+            for (long p = 0; p < P; p += V<T>) {
+                const vec<T> v = load<T>(&y[i * P + p]) + load<T>(&past[i * P + p]) * read[at + i];
+                const vec<T> g = load<T>(z + p);
+                if (y_out) store<T>(y_out + to + p, v);
+                store<T>(gated + to + p, v * g * sigmoid<T>(g));
+            }
+        }
+    }
+    for (long n = 0; n < N; n++) std::memcpy(state + n * state_row, &S[n * P], P * sizeof(T));
+}
+
+//! What the way back reads and writes beside the segment. Sums over heads are per block of heads.
+template <typename T>
+struct Gradient {
+    const T* y;       // (tokens, inner) before the gate
+    const T* starts;  // (chunks, heads, N, P) the state each chunk started from
+    const T* d_gated; // (tokens, inner)
+    T* d_rows;        // (tokens, row): the columns of z and x are written
+    T* d_state;       // (groups, N, heads per group * P), of the state after the segment; then of the one before it
+    T* d_B;           // (blocks, chunks * Q, N) of B after its convolution and SiLU
+    T* d_C;           // the same
+    T* d_step;        // (tokens, heads) of dt * A
+    T* d_log_dt;      // (tokens, heads)
+    T* d_skip;        // (heads,) added to
+    T* d_taps;        // (conv, convolved) added to, in the columns of x
+    T* d_conv_bias;   // (convolved,) the same
+    T* next_du;       // (conv - 1, convolved) of the first rows of the next segment; then of this one's
+};
+
+//! Buffers of one thread
+template <typename T>
+struct Workspace {
+    std::vector<T> u, x, x_t, dy, read_dy, written, dx, to_next, mask, M, dM, dC, dB, S_t, dS, dS_t, du, dCB, suffix;
+    explicit Workspace(const Segment<T>& s)
+        : u(Q * s.headdim), x(u.size()), x_t(u.size()), dy(u.size()), read_dy(u.size()), written(u.size()),
+          dx(u.size()), to_next(u.size()), mask(Q * Q), M(Q * Q), dM(Q * Q), dC(Q * s.state), dB(Q * s.state),
+          S_t(s.state * s.headdim), dS(S_t.size()), dS_t(S_t.size()), du((s.tokens + s.conv - 1) * s.headdim),
+          dCB(s.chunks() * Q * Q), suffix(Q) {}
+};
+
+//! dy of one head's chunk; writes the gradient of z
+template <typename T>
+void backward_gate(const Segment<T>& s, const Gradient<T>& g, long head, long at, long q, T* dy) {
+    const long P = s.headdim;
+    for (long i = 0; i < q; i++) {
+        const long from = (at + i) * s.inner() + head * P;
+        const T* z = s.gate(at + i, head);
+        T* d_z = g.d_rows + (at + i) * s.row + head * P;
+        for (long p = 0; p < P; p += V<T>) {
+            const vec<T> v = load<T>(z + p), sig = sigmoid<T>(v), d = load<T>(g.d_gated + from + p);
+            store<T>(dy + i * P + p, d * v * sig);
+            store<T>(d_z + p, d * load<T>(g.y + from + p) * sig * (T(1) + v * (T(1) - sig)));
+        }
+    }
+}
+
+//! dM -> dCB += dM * mask, and pairs = dM * mask * CB in place of dM; given_j = sum over i of pairs
+template <typename T>
+void backward_mask(long q, T* dM, const T* mask, const T* CB, T* dCB, T* given) {
+    std::memset(given, 0, Q * sizeof(T));
+    for (long i = 0; i < q; i++)
+        for (long j = 0; j <= i; j += V<T>) {
+            const long at = i * Q + j;
+            const vec<T> masked = load<T>(dM + at) * load<T>(mask + at);
+            store<T>(dCB + at, load<T>(dCB + at) + masked);
+            const vec<T> pairs = masked * load<T>(CB + at);
+            store<T>(dM + at, pairs);
+            store<T>(given + j, load<T>(given + j) + pairs);
+        }
+}
+
+//! across[k] = sum of pairs_ij over j <= k < i; `suffix` (Q) holds the sums over i > k
+template <typename T>
+void pairs_across(long q, const T* pairs, T* suffix, T* across) {
+    std::memset(suffix, 0, Q * sizeof(T));
+    for (long k = q - 2; k >= 0; k--) {
+        const T* next = pairs + (k + 1) * Q;
+        for (long j = 0; j <= k + 1; j += V<T>) store<T>(suffix + j, load<T>(suffix + j) + load<T>(next + j));
+        vec<T> part{};
+        long j = 0;
+        for (; j + V<T> <= k + 1; j += V<T>) part += load<T>(suffix + j);
+        T total = sum<T>(part);
+        for (; j <= k; j++) total += suffix[j];
+        across[k] = total;
+    }
+}
+
+//! total (q, N) += part, and dots[i] = part_i . direction_i
+template <typename T>
+void add_and_dot(long q, long N, const T* part, const T* direction, long stride, T* total, T* dots) {
+    for (long i = 0; i < q; i++) {
+        vec<T> dot{};
+        for (long n = 0; n < N; n += V<T>) {
+            const vec<T> v = load<T>(part + i * N + n);
+            store<T>(total + i * N + n, load<T>(total + i * N + n) + v);
+            dot += v * load<T>(direction + i * stride + n);
+        }
+        dots[i] = sum<T>(dot);
+    }
+}
+
+//! du -> gradients of the raw rows, the taps and the bias
+template <typename T>
+void backward_convolution(const Segment<T>& s, const Gradient<T>& g, long head, const T* du) {
+    const long P = s.headdim, halo = s.conv - 1, at = head * P;
+    for (long p = 0; p < P; p += V<T>) {
+        vec<T> bias = load<T>(g.d_conv_bias + at + p);
+        for (long t = 0; t < s.tokens; t++) bias += load<T>(du + t * P + p);
+        store<T>(g.d_conv_bias + at + p, bias);
+        for (long k = 0; k < s.conv; k++) {
+            vec<T> tap = load<T>(g.d_taps + k * s.convolved + at + p);
+            for (long t = 0; t < s.tokens; t++) tap += load<T>(du + t * P + p) * load<T>(s.raw(t + k, head) + p);
+            store<T>(g.d_taps + k * s.convolved + at + p, tap);
+        }
+        for (long t = 0; t < s.tokens; t++) {
+            vec<T> d{};
+            for (long k = 0; k < s.conv; k++)
+                d += load<T>(du + (t + halo - k) * P + p) * load<T>(s.taps + k * s.convolved + at + p);
+            store<T>(g.d_rows + t * s.row + s.inner() + at + p, d);
+        }
+    }
+}
+
+template <typename T>
+void backward_head(const Segment<T>& s, const Gradient<T>& g, long head, long block, Workspace<T>& w) {
+    const long P = s.headdim, N = s.state, halo = s.conv - 1;
+    const long group = head / s.heads_per_group(), place = head % s.heads_per_group();
+    const long state_row = s.heads_per_group() * P, stride = s.groups * N;
+    const T *read = s.decay_of(4, head), *write = s.decay_of(5, head);
+    T* d_state = g.d_state + group * N * state_row + place * P;
+    T given[Q], across[Q], from_past[Q], handed_on[Q];
+    for (long n = 0; n < N; n++) std::memcpy(&w.dS[n * P], d_state + n * state_row, P * sizeof(T));
+    for (long t = 0; t < halo; t++)
+        std::memcpy(&w.du[(s.tokens + t) * P], g.next_du + t * s.convolved + head * P, P * sizeof(T));
+    for (long c = s.chunks() - 1; c >= 0; c--) {
+        const long at = c * Q, q = s.length(c);
+        const T *B = s.B + at * stride + group * N, *C = s.C + at * stride + group * N;
+        const T* CB = s.CB + (c * s.groups + group) * Q * Q;
+        const T* S = g.starts + (c * s.heads + head) * N * P;
+        const T total = s.total[c * s.heads + head];
+        T* du = &w.du[at * P];
+        convolve(s, head, at, q, w.u.data());
+        silu(q * P, w.u.data(), w.x.data());
+        backward_gate(s, g, head, at, q, w.dy.data());
+        decay_mask(s, head, at, q, w.mask.data());
+        chunk_matrix(q, w.mask.data(), CB, s.skip[head], w.M.data());
+        scale_rows(q, P, w.dy.data(), read + at, w.read_dy.data());
+        scale_rows(q, P, w.x.data(), write + at, w.written.data());
+
+        std::memset(w.x_t.data(), 0, P * Q * sizeof(T));
+        transpose(q, P, w.x.data(), P, w.x_t.data(), Q);
+        multiply<T>(q, Q, P, {w.dy.data(), P, 1}, w.x_t.data(), Q, w.dM.data(), Q, 0, Shape::lower_result);
+        for (long i = 0; i < q; i++) g.d_skip[head] += w.dM[i * Q + i];
+        backward_mask(q, w.dM.data(), w.mask.data(), CB, &w.dCB[c * Q * Q], given);
+        pairs_across(q, w.dM.data(), w.suffix.data(), across);
+
+        multiply<T>(q, P, q, {w.M.data(), 1, Q}, w.dy.data(), P, w.dx.data(), P, 0, Shape::upper_left);
+        multiply<T>(q, P, N, {B, stride, 1}, w.dS.data(), P, w.to_next.data(), P, 0, Shape::full);
+        for (long i = 0; i < q; i++)
+            for (long p = 0; p < P; p += V<T>) {
+                const long k = i * P + p;
+                const vec<T> u = load<T>(&w.u[k]), sig = sigmoid<T>(u);
+                const vec<T> dx = load<T>(&w.dx[k]) + load<T>(&w.to_next[k]) * write[at + i];
+                store<T>(du + k, dx * sig * (T(1) + u * (T(1) - sig)));
+            }
+
+        transpose(N, P, S, P, w.S_t.data(), N);
+        transpose(N, P, w.dS.data(), P, w.dS_t.data(), N);
+        multiply<T>(q, N, P, {w.read_dy.data(), P, 1}, w.S_t.data(), N, w.dC.data(), N, 0, Shape::full);
+        multiply<T>(q, N, P, {w.written.data(), P, 1}, w.dS_t.data(), N, w.dB.data(), N, 0, Shape::full);
+        const long sums = (block * s.chunks() * Q + at) * N;
+        add_and_dot(q, N, w.dC.data(), C, stride, g.d_C + sums, from_past);
+        add_and_dot(q, N, w.dB.data(), B, stride, g.d_B + sums, handed_on);
+
+        vec<T> through{};
+        for (long k = 0; k < N * P; k += V<T>) through += load<T>(S + k) * load<T>(&w.dS[k]);
+        multiply<T>(N, P, q, {C, 1, stride}, w.read_dy.data(), P, w.dS.data(), P, total, Shape::full);
+
+        double later = double(sum<T>(through)) * double(total);
+        for (long i = q - 1; i >= 0; i--) g.d_step[(at + i) * s.heads + head] = T(later += double(from_past[i]));
+        double earlier = 0;
+        for (long i = 0; i < q; i++) {
+            T* d_step = g.d_step + (at + i) * s.heads + head;
+            if (i > 0) *d_step = T(double(*d_step) + (earlier + double(across[i - 1])));
+            earlier += double(handed_on[i]);
+            g.d_log_dt[(at + i) * s.heads + head] = given[i] + handed_on[i];
+        }
+    }
+    backward_convolution(s, g, head, w.du.data());
+    for (long t = 0; t < halo; t++)
+        std::memcpy(g.next_du + t * s.convolved + head * P, &w.du[t * P], P * sizeof(T));
+    for (long n = 0; n < N; n++) std::memcpy(d_state + n * state_row, &w.dS[n * P], P * sizeof(T));
+}
+
+//! The blocks first, first + step, ... of all: what one thread does
+template <typename T>
+void forward(const Segment<T>& s, T* state, T* gated, T* y, T* starts, long first, long step) {
+    const long P = s.headdim, per_group = s.heads_per_group();
+    for (long block = first; block < s.groups * s.blocks_per_group(); block += step) {
+        const long group = block / s.blocks_per_group(), from = block % s.blocks_per_group() * HEADS_PER_BLOCK;
+        for (long k = from; k < from + HEADS_PER_BLOCK && k < per_group; k++)
+            forward_head(s, group * per_group + k, state + group * s.state * per_group * P + k * P, per_group * P,
+                         gated, y, starts);
+    }
+}
+
+template <typename T>
+void backward(const Segment<T>& s, const Gradient<T>& g, long first, long step) {
+    const long N = s.state, per_group = s.heads_per_group(), stride = s.groups * N;
+    Workspace<T> w(s);
+    for (long block = first; block < s.groups * s.blocks_per_group(); block += step) {
+        const long group = block / s.blocks_per_group(), from = block % s.blocks_per_group() * HEADS_PER_BLOCK;
+        std::memset(w.dCB.data(), 0, w.dCB.size() * sizeof(T));
+        for (long k = from; k < from + HEADS_PER_BLOCK && k < per_group; k++)
+            backward_head(s, g, group * per_group + k, block, w);
+        for (long c = 0; c < s.chunks(); c++) {
+            const long at = c * Q, q = s.length(c), sums = (block * s.chunks() * Q + at) * N;
+            const T *B = s.B + at * stride + group * N, *C = s.C + at * stride + group * N, *dCB = &w.dCB[c * Q * Q];
+            multiply<T>(q, N, q, {dCB, Q, 1}, B, stride, g.d_C + sums, N, 1, Shape::lower_left);
+            multiply<T>(q, N, q, {dCB, 1, Q}, C, stride, g.d_B + sums, N, 1, Shape::upper_left);
+        }
+    }
+}
+
+}  // namespace marble
+
+extern "C" {
+long marble_ssd_blocks(long heads, long groups) {
+    const long per_group = heads / groups;
+    return groups * ((per_group + marble::HEADS_PER_BLOCK - 1) / marble::HEADS_PER_BLOCK);
+}
+
+#define MARBLE_SSD(T, SUFFIX)                                                                                         \
+    void marble_ssd_forward_##SUFFIX(const marble::Segment<T>* s, T* state, T* gated, T* y, T* starts, long first,    \
+                                     long step) {                                                                     \
+        marble::forward<T>(*s, state, gated, y, starts, first, step);                                                 \
+    }                                                                                                                 \
+    void marble_ssd_backward_##SUFFIX(const marble::Segment<T>* s, const marble::Gradient<T>* g, long first,          \
+                                      long step) {                                                                    \
+        marble::backward<T>(*s, *g, first, step);                                                                     \
+    }
+MARBLE_SSD(float, f32)
+MARBLE_SSD(double, f64)
+}

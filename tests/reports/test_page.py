@@ -1,0 +1,148 @@
+"""The page: rows without holes, legends beside curves, and a table that fits; from small real runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from marble.reports.collect import collect
+from marble.reports.compare import Comparison, compare
+from marble.reports.figures import FULL_IN, HALF_IN, all_figures
+from marble.reports.page import _cell, _in_rows, write_report
+from marble.reports.tables import table_rows
+from marble.tasks.base import outcome_arrays
+from marble.tasks.survival import Survival
+from marble.training.run import execute
+from tests.training.jobs import plan
+
+MODELS = """[
+  { name = "mean", hidden = 8, label = "mean" },
+  { name = "mean", hidden = 8, label = "the same again, with a name of some length" },
+  { name = "marble", d_state = 8, label = "marble" },
+]"""
+
+
+@pytest.fixture(scope="module", params=["burden", "survival"])
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three models, two of which give the same curves."""
+    folder = tmp_path_factory.mktemp(request.param)
+    for planned in plan(folder, request.param, MODELS, patients=32, epochs=1):
+        execute(planned)
+    return folder / "out" / "tiny"
+
+
+@pytest.fixture(scope="module")
+def comparison(runs: Path) -> Comparison:
+    return compare(collect(runs))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.booleans(), max_size=12))
+def test_no_row_of_figures_is_half_empty(wide: list[bool]) -> None:
+    pictures: list[dict[str, Any]] = [{"stem": str(place), "wide": one} for place, one in enumerate(wide)]
+    rows = _in_rows(pictures)
+    assert sorted(picture["stem"] for picture in rows) == sorted(picture["stem"] for picture in pictures)
+    filled = 0  # halves of the current row
+    for picture in rows:
+        filled += 2 if picture["wide"] else 1
+        assert filled <= 2, "a wide figure after half a row leaves the other half empty"
+        filled %= 2
+    assert filled == 0
+    assert sum(picture["wide"] for picture in rows) - sum(wide) in (0, 1)
+
+
+def _drawn(figure: Figure) -> Any:
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return canvas.get_renderer()  # type: ignore[no-untyped-call]
+
+
+def test_legends_are_in_the_figure_and_beside_the_axes(comparison: Comparison) -> None:
+    legends = 0
+    for stem, (_, figure) in all_figures(comparison).items():
+        renderer = _drawn(figure)
+        for legend in [*figure.legends, *(axis.get_legend() for axis in figure.axes)]:
+            if legend is None:
+                continue
+            legends += 1
+            box = legend.get_window_extent(renderer)
+            assert all(not box.overlaps(axis.get_window_extent(renderer)) for axis in figure.axes), stem
+            assert box.x0 >= 0, stem
+            assert box.y0 >= 0, stem
+            assert box.x1 <= figure.bbox.x1, stem
+    assert legends
+
+
+def test_figures_take_half_of_the_page_or_all_of_it(comparison: Comparison) -> None:
+    for stem, (_, figure) in all_figures(comparison).items():
+        assert figure.get_figwidth() <= FULL_IN + 1e-9, stem
+        assert figure.get_figwidth() <= HALF_IN * 1.1 or figure.get_figwidth() > 1.2 * HALF_IN, stem
+
+
+def test_curves_of_two_models_that_agree_are_both_seen(comparison: Comparison) -> None:
+    figures = all_figures(comparison)
+    if "roc" not in figures:
+        pytest.skip("survival has no ROC")
+    figure = figures["roc"][1]
+    _drawn(figure)
+    legend = figure.legends[0].get_lines()
+    # Two curves that lie upon each other are told apart by what shows through the upper one's gaps.
+    assert len({line.get_color() for line in legend}) == len(comparison.rows)
+    assert len({str(line._unscaled_dash_pattern) for line in legend}) == len(comparison.rows)  # type: ignore[attr-defined]
+
+
+def test_cells_have_the_interval_on_a_line_of_its_own() -> None:
+    assert _cell("0.586 ± 0.192 [0.385, 0.769]") == {"main": "0.586 ± 0.192", "interval": "[0.385, 0.769]"}
+    assert _cell("undefined (no event)") == {"main": "undefined (no event)", "interval": ""}
+
+
+def test_survival_tables_hold_the_integrated_brier_score(comparison: Comparison, runs: Path) -> None:
+    header, body = table_rows(comparison)
+    task = comparison.results.task
+    if not isinstance(task, Survival):
+        assert "ibs" not in comparison.results.metric_names
+        return
+    assert "Integrated Brier (lower is better)" in header
+    for row in comparison.rows:
+        for repeat in row.model.repeats:
+            train, test = repeat.parts["train"], repeat.test
+            score = task.integrated_brier(test.targets, test.readouts, train.targets, train.readouts)
+            assert repeat.metrics["ibs"] == score
+            assert isinstance(score, float) == (len(set(outcome_arrays(test.targets)[0])) > 1)
+    column = [cells[header.index("Integrated Brier (lower is better)")] for cells in body]
+    assert all(re.match(r"0\.\d{3} ± 0\.\d{3}$", cell) or cell.startswith("undefined (") for cell in column)
+
+
+def test_the_same_predictions_give_the_same_page(runs: Path, tmp_path: Path) -> None:
+    pages = [write_report(runs, tmp_path / name) for name in ("a", "b")]
+    assert pages[0].read_bytes() == pages[1].read_bytes()
+    assert "<script" not in pages[0].read_text()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 1600])
+def test_the_table_fits_a_screen(runs: Path, tmp_path: Path, width: int) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = os.environ.get("MARBLE_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium")
+    page_file = write_report(runs, tmp_path)
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--headless=new"])
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto(page_file.as_uri())
+        inner, outer = page.evaluate(
+            "() => { const box = document.querySelector('.scroll'); return [box.scrollWidth, box.clientWidth]; }"
+        )
+        assert inner <= outer
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+        browser.close()
