@@ -8,7 +8,7 @@ DEMO   ?= demo-out
 JOBS   ?= 2
 OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 
-.PHONY: help setup demo test check bench docs browser-test reliability-test slow-test lock clean
+.PHONY: help setup demo test check bench docs browser-test reliability-test slow-test clean
 .DEFAULT_GOAL := help
 
 help: ## this list

@@ -4,11 +4,13 @@ Per size T (fine tokens; T/16 coarse ones) and pass, in one process, taking turn
 
     products as written   every matrix product of the equations, and nothing else
     products by algebra   the same after fusion by parts, composed projection and pooled readout
-    marble                the model
+    marble                the model, by the fastest path of this machine (`backend` in the result)
+    marble, torch path    the model without the compiled kernel
     transformers          the equations as written, with the Mamba-2 torch path of Hugging Face transformers
     abmil, transmil       gated ABMIL and TransMIL on the fine tokens
 
-A peer that is not installed, or that would not fit in memory at a size, is left out, and the result says so.
+A peer that is not installed, or that would not fit in memory at a size, is left out, and the result says so. Then come
+the ends of the scale (`scaling`): growth up to the largest bags, and many small ones.
 """
 
 from __future__ import annotations
@@ -26,20 +28,22 @@ from torch import Tensor, nn
 
 from marble.bags.augment import generator, shuffled
 from marble.bags.bag import Bag, Level
-from marble.benchmarks.measure import available_bytes, growth_exponent, interleaved, machine, peak_memory
+from marble.benchmarks import scaling
+from marble.benchmarks.measure import available_bytes, interleaved, machine, peak_memory
 from marble.encoders.torchvision_guard import import_timm
 from marble.errors import InputError, UnavailableError
 from marble.files import publish_json
 from marble.models import BagModel, build
 from marble.models.marble import Marble
 from marble.models.marble_fast import composing_pays
-from marble.models.ssd import block_shape
+from marble.models.ssd import Mamba2, block_shape, choose_backend
 
 DIM = 1024
 SIZES = (2048, 8192, 32768)
 QUICK_SIZES = (128, 256)
 PASSES = ("forward", "forward+backward")
-MODELS = ("marble", "transformers", "abmil", "transmil")
+TORCH_PATH = "marble, torch path"
+MODELS = ("marble", TORCH_PATH, "transformers", "abmil", "transmil")
 #: part of the free memory that a peer may be expected to take
 MEMORY_SHARE = 0.6
 
@@ -55,22 +59,31 @@ def run(
     quick: bool = False,
 ) -> dict[str, Any]:
     """Measure, print a table, and write JSON to `json_path` if given; `quick` takes two small sizes once."""
+    large: Sequence[int] = scaling.SIZES
+    small = scaling.SMALL_BAGS
     if quick:
-        sizes, repeats = QUICK_SIZES, 1
+        sizes, repeats, large, small = QUICK_SIZES, 1, QUICK_SIZES, 4
     if threads is not None:
         torch.set_num_threads(threads)
     left_out: list[str] = []
-    models = [name for name in (MODELS if peers else MODELS[:1]) if _is_here(name, left_out)]
+    models = [name for name in (MODELS if peers else MODELS[:2]) if _is_here(name, left_out)]
     memory = _memory(models, sizes, left_out)
     times = [_times(T, which, repeats, models, memory) for T in sizes for which in PASSES]
     result = {
         "benchmark": "model",
-        "machine": machine(),
+        "machine": machine() | {"backend": _backend()},
         "dim": DIM,
         "repeats": repeats,
         "times": times,
         "memory": list(memory.values()),
-        "growth_exponent": _growth(times, sizes),
+        "growth": scaling.growth(prepare, f"{__name__}:prepare", large, PASSES),
+        "small_bags": scaling.small_bags(
+            functools.partial(_pass, model_named("marble"), which=PASSES[1]),
+            synthetic_bag,
+            _packed_products,
+            small,
+            repeats,
+        ),
         "left_out": left_out,
     }
     _print(result)
@@ -130,7 +143,12 @@ def model_named(name: str) -> Callable[[Bag], Tensor]:
         assert isinstance(marble, Marble)
         marble.mixers = nn.ModuleList(nn.ModuleList([TransformersBlock()]) for _ in range(2))
         return lambda bag: marble.eval().forward_as_written(bag).logits
-    model: BagModel = build(name, DIM, 2, **({"gated": True} if name == "abmil" else {}))
+    model: BagModel = build(
+        "marble" if name == TORCH_PATH else name, DIM, 2, **({"gated": True} if name == "abmil" else {})
+    )
+    for mixer in model.modules():
+        if name == TORCH_PATH and isinstance(mixer, Mamba2):
+            mixer.backend = "torch"
     return lambda bag: model.eval()(bag).logits
 
 
@@ -229,38 +247,39 @@ def _times(T: int, which: str, repeats: int, models: Sequence[str], memory: Memo
     return {"tokens": T, "pass": which, "seconds": seconds, "ratio": ratios}
 
 
-def _growth(times: Sequence[dict[str, Any]], sizes: Sequence[int]) -> dict[str, float]:
-    """How MARBLE's time grows with T; 1 is linear."""
-    if len(set(sizes)) < 2:
-        return {}
-    return {
-        which: growth_exponent(
-            [row["tokens"] for row in times if row["pass"] == which],
-            [row["seconds"]["marble"] for row in times if row["pass"] == which],
-        )
-        for which in PASSES
-    }
+def _packed_products(tokens: int) -> Callable[[], None]:
+    return multiply(products(tokens, max(1, tokens // 16), algebra=False, backward=True))
+
+
+def _backend() -> str:
+    return choose_backend("auto", block_shape(DIM), torch.zeros(1))
 
 
 def _print(result: dict[str, Any]) -> None:
     console = Console()
-    table = Table(title="Two-level MARBLE, D = 1024: seconds (ratio to the products as written; KB per fine token)")
-    names = list(dict.fromkeys(name for row in result["times"] for name in row["seconds"]))
-    for heading in ("tokens", "pass", *names):
-        table.add_column(heading, justify="right")
+    table = Table(title="Two-level MARBLE, D = 1024")
+    for heading in ("tokens", "pass", "what", "seconds", "x products as written", "KB per token"):
+        table.add_column(heading, justify="left" if heading in ("pass", "what") else "right")
     memory = {(entry["model"], entry["tokens"], entry["pass"]): entry["kb_per_token"] for entry in result["memory"]}
     for row in result["times"]:
-        cells = []
-        for name in names:
-            if name not in row["seconds"]:
-                cells.append("-")
-                continue
+        for name, seconds in row["seconds"].items():
             kilobytes = memory.get((name, row["tokens"], row["pass"]))
-            tail = "" if kilobytes is None else f"; {kilobytes:.1f}"
-            cells.append(f"{row['seconds'][name]:.2f} ({row['ratio'][name]:.2f}{tail})")
-        table.add_row(str(row["tokens"]), row["pass"], *cells)
+            table.add_row(
+                f"{row['tokens']:,}",
+                row["pass"],
+                name,
+                f"{seconds:.3f}",
+                f"{row['ratio'][name]:.2f}",
+                "" if kilobytes is None else f"{kilobytes:.1f}",
+            )
+        table.add_section()
     console.print(table)
-    for which, exponent in result["growth_exponent"].items():
+    for row in result["growth"]["rows"]:
+        per_token = row["bytes"] / row["tokens"] / 1024
+        console.print(f"{row['tokens']:,} tokens, {row['pass']}: {row['seconds']:.2f} s, {per_token:.1f} KB per token")
+    for which, exponent in result["growth"]["exponent"].items():
         console.print(f"{which}: time grows as tokens^{exponent:.2f}")
+    few = result["small_bags"]
+    console.print(f"{few['bags']} bags, {few['tokens']:,} tokens: {few['ratio']:.2f} times the products of all at once")
     for line in result["left_out"]:
         console.print(f"left out: {line}")
