@@ -8,6 +8,8 @@ has been compared with the file.
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import struct
 from collections.abc import Mapping
 from math import prod
@@ -44,7 +46,9 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: object) -> bytes:
 def map_file(path: str | Path) -> tuple[dict[str, Tensor], Any]:
     """Return every tensor as a view of the memory-mapped file (copy-on-write), and the metadata."""
     entries, metadata, data_start = read_header(path)
-    raw = np.memmap(path, mode="c", dtype=np.uint8)
+    with open(path, "rb") as file:
+        # A plain array over the map: numpy's own memmap type makes every view of it several times slower.
+        raw = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
     tensors: dict[str, Tensor] = {}
     for name, (dtype, shape, begin, end) in entries.items():
         flat = raw[data_start + begin : data_start + end].view(dtype)
@@ -54,8 +58,8 @@ def map_file(path: str | Path) -> tuple[dict[str, Tensor], Any]:
 
 def read_header(path: str | Path) -> tuple[dict[str, tuple[np.dtype[Any], tuple[int, ...], int, int]], Any, int]:
     """Parse and check the header: {name: (dtype, shape, begin, end)}, metadata, and where the data starts."""
-    size = Path(path).stat().st_size
     with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         prefix = file.read(8)
         if len(prefix) < 8:
             raise _bad(path, "shorter than its own header")
