@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from marble import files
 from marble.bags import BagStore, EncoderIdentity, Geometry, Provenance
 from marble.bags.bag import Bag
 from marble.errors import InputError, RunError, SpecError
@@ -97,6 +99,25 @@ def test_candidates_are_chosen_on_validation(tmp_path: Path) -> None:
     for repeat in model.repeats:
         rivals = [r for variant in model.variants.values() for r in variant if r.number == repeat.number]
         assert repeat.selected_on == max(r.selected_on for r in rivals)
+
+
+def test_noise_for_test_labels_changes_no_choice_between_candidates(tmp_path: Path) -> None:
+    models = '[{ name = "mean", hidden = 8, label = "m", choose = { dropout = [0.0, 0.9] } }]'
+    chosen = []
+    for noisy in (False, True):
+        folder = tmp_path / str(noisy)
+        for one in plan(folder, models=models):
+            if noisy:
+                held_out = json.loads(Path(one.test).read_text())
+                for number, case in enumerate(held_out["cases"]):
+                    case["target"]["label"] = ["negative", "positive"][number % 2]
+                files.publish_json(one.test, held_out)
+            execute(one)
+        (model,) = collect(folder / "out" / "tiny").models
+        chosen.append(
+            [(repeat.number, repeat.record["about"]["variant"], repeat.selected_on) for repeat in model.repeats]
+        )
+    assert chosen[0] == chosen[1]
 
 
 def test_a_table_of_different_patients_is_refused(tmp_path: Path) -> None:
