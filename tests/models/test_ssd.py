@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -48,6 +49,15 @@ def block_with_decay(low: float, high: float, ngroups: int, seed: int, d_state: 
         block.A_log.copy_(torch.log(decay / dt))
         block.in_proj.weight[-heads:] *= 0.1  # so that dt stays near what was asked
     return block
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_segments() -> Iterator[None]:
+    """So that a few hundred tokens are several segments."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssd_stream, "SEGMENT", 256)
+        patch.setattr(ssd_stream, "SEGMENT_OF_INFERENCE", 256)
+        yield
 
 
 def wave(like: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ of the resident set above what the process held before the call, in a fresh proc
 
     python -m marble.benchmarks.measure package.module:function '[arguments]'
 
-calls `function(*arguments)`, which prepares and returns what is to be measured, and prints the rise in bytes.
+calls `function(*arguments)`, which prepares and returns what is to be measured, and prints the rise in bytes and the
+seconds it took.
 """
 
 from __future__ import annotations
@@ -50,13 +51,19 @@ def growth_exponent(sizes: Sequence[int], costs: Sequence[float]) -> float:
 
 def peak_memory(function: str, *arguments: Any, threads: int = 1) -> int:
     """Rise in bytes while running what `function` ("module:name") prepares, measured in a fresh process."""
+    return once(function, *arguments, threads=threads)[0]
+
+
+def once(function: str, *arguments: Any, threads: int = 1) -> tuple[int, float]:
+    """Rise in bytes, and seconds, of running once what `function` ("module:name") prepares, in a fresh process."""
     command = [sys.executable, "-m", "marble.benchmarks.measure", function, json.dumps(arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise MarbleError(f"memory of {function}{arguments} could not be measured: {reason}")
-    return int(done.stdout.strip().splitlines()[-1])
+    rise, seconds = done.stdout.strip().splitlines()[-1].split()
+    return int(rise), float(seconds)
 
 
 def available_bytes() -> int:
@@ -109,7 +116,10 @@ def _kilobytes(path: Path, field: str) -> int:
 
 def _main() -> None:
     module, _, name = sys.argv[1].partition(":")
-    print(_rise(getattr(import_module(module), name)(*json.loads(sys.argv[2]))))
+    run = getattr(import_module(module), name)(*json.loads(sys.argv[2]))
+    began = time.perf_counter()
+    rise = _rise(run)
+    print(rise, time.perf_counter() - began)
 
 
 if __name__ == "__main__":

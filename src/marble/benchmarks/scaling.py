@@ -7,7 +7,6 @@ of a million tokens average out whatever the machine does meanwhile.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,32 +14,24 @@ import torch
 
 from marble.bags.augment import generator
 from marble.bags.bag import Bag
-from marble.benchmarks.measure import growth_exponent, interleaved, peak_memory
-
-Prepare = Callable[[str, int, str], Callable[[], object]]
+from marble.benchmarks.measure import growth_exponent, interleaved, once
 
 SIZES = (4096, 16384, 65536, 262144)
 SMALL_BAGS, SMALL_TOKENS = 64, (100, 500)
 
 
-def growth(prepare: Prepare, prepared_by: str, sizes: Sequence[int], passes: Sequence[str]) -> dict[str, Any]:
+def growth(prepare: str, sizes: Sequence[int], passes: Sequence[str]) -> dict[str, Any]:
     """Seconds and peak memory of one pass at each size, and the exponent of the time.
 
     Args:
-        prepare: makes one pass of a model over a bag.
-        prepared_by: the same as "module:name", for a process of its own.
+        prepare: "module:name" of what makes one pass of a model over a bag.
         sizes: fine tokens.
         passes: "forward", "forward+backward".
     """
     rows: list[dict[str, Any]] = []
     for which in passes:
         for tokens in sizes:
-            one_pass = prepare("marble", tokens, which)
-            began = time.perf_counter()
-            one_pass()
-            seconds = time.perf_counter() - began
-            del one_pass
-            peak = peak_memory(prepared_by, "marble", tokens, which, threads=torch.get_num_threads())
+            peak, seconds = once(prepare, "marble", tokens, which, threads=torch.get_num_threads())
             rows.append({"tokens": tokens, "pass": which, "seconds": seconds, "bytes": peak})
     exponents = {
         which: growth_exponent(sizes, [row["seconds"] for row in rows if row["pass"] == which]) for which in passes

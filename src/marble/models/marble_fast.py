@@ -99,7 +99,7 @@ class _PooledBlock(torch.autograd.Function):
         top = in_weight.new_full((), float("-inf"))  # running maximum of the scores
         total = in_weight.new_zeros(())  # running sum of exp(score - top)
         unscaled = in_weight.new_zeros(shape.inner)  # running sum of exp(score - top) * gated / rms
-        for start, stop in segments(T):
+        for start, stop in segments(T, graph):
             if graph:
                 starts.append(scan.state.clone())
             gated = scan.forward(source.project(start, stop))
@@ -134,7 +134,7 @@ class _PooledBlock(torch.autograd.Function):
         mean = plane[0] @ unit
         d_all_scores = torch.empty_like(scores)
         d_direction = torch.zeros_like(direction)  # before the norm's scale
-        for (start, stop), state in reversed(list(zip(segments(len(tokens)), starts))):
+        for (start, stop), state in reversed(list(zip(segments(len(tokens), training=True), starts))):
             rows = source.again(start, stop)
             gated = scan.recompute(rows, state)
             inverse = _inverse_rms(gated, shape)

@@ -18,7 +18,18 @@ FOLDER = Path(__file__).parent
 SOURCES = ("ssd.cpp", "scan.cpp", "scan2d.cpp")
 HEADERS = ("simd.hpp",)
 LIBRARY = FOLDER / "kernels.so"
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fopenmp",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-shared",
+)
+# OpenMP, because torch's threads are OpenMP's: the kernels must run on those same threads. Others would have to share
+# the processor with torch's, which spin for milliseconds after every product.
 #: the instructions of every x86 processor since 2013; whoever loads the library checks for them
 X86_FLAGS = ("-mavx2", "-mfma")
 

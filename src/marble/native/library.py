@@ -1,16 +1,13 @@
 """The compiled kernels, if this installation has them; callers decide what to do without them.
 
-A kernel is a C function over raw pointers that does the blocks first, first + step, first + 2 step, ... of its work, so
-that running it on n threads is n calls. ctypes lets go of the interpreter's lock while it runs.
+A kernel is a C function over raw pointers. It must be loaded after torch, whose OpenMP threads it runs on.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import os
 import platform
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -48,27 +45,10 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL(str(LIBRARY))
 
 
-@functools.cache
-def _threads(process: int, count: int) -> ThreadPoolExecutor:
-    """Helpers of this process: a fork must not inherit them, hence the key."""
-    return ThreadPoolExecutor(count, thread_name_prefix=f"marble-native-{process}")
-
-
 def run(kernel: str, like: Tensor, *arguments: object, blocks: int) -> None:
-    """Call `kernel` of the precision of `like` on torch's number of threads, this one among them."""
+    """Call `kernel` of the precision of `like` on torch's threads, at most one per block of its work."""
     function = getattr(_library(), f"marble_{kernel}_{SUFFIX[like.dtype]}")
-    step = max(1, min(torch.get_num_threads(), blocks))
-    if step == 1:
-        function(*arguments, ctypes.c_long(0), ctypes.c_long(1))
-        return
-    pool = _threads(os.getpid(), step - 1)
-    calls = [
-        functools.partial(function, *arguments, ctypes.c_long(first), ctypes.c_long(step)) for first in range(step)
-    ]
-    others = [pool.submit(call) for call in calls[1:]]
-    calls[0]()
-    for other in others:
-        other.result()
+    function(*arguments, ctypes.c_long(max(1, min(torch.get_num_threads(), blocks))))
 
 
 def library_number(function: str, *arguments: int) -> int:

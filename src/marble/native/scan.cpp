@@ -146,12 +146,11 @@ long marble_scan_blocks() { return marble::CHANNEL_BLOCKS; }
 long marble_scan_segment() { return marble::SEGMENT; }
 
 #define MARBLE_SCAN(T, SUFFIX)                                                                                        \
-    void marble_scan_forward_##SUFFIX(const marble::Scan<T>* s, T* y, T* starts, long first, long step) {             \
-        marble::scan_forward<T>(*s, y, starts, first, step);                                                          \
+    void marble_scan_forward_##SUFFIX(const marble::Scan<T>* s, T* y, T* starts, long threads) {             \
+        marble::in_threads(threads, [&](long first, long step) { marble::scan_forward<T>(*s, y, starts, first, step); });                                                          \
     }                                                                                                                 \
-    void marble_scan_backward_##SUFFIX(const marble::Scan<T>* s, const marble::ScanGradient<T>* g, long first,        \
-                                       long step) {                                                                   \
-        marble::scan_backward<T>(*s, *g, first, step);                                                                \
+    void marble_scan_backward_##SUFFIX(const marble::Scan<T>* s, const marble::ScanGradient<T>* g, long threads) {                                                                   \
+        marble::in_threads(threads, [&](long first, long step) { marble::scan_backward<T>(*s, *g, first, step); });                                                                \
     }
 MARBLE_SCAN(float, f32)
 MARBLE_SCAN(double, f64)

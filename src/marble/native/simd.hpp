@@ -3,6 +3,8 @@
 // The compiler's vector extension is used, so the same text becomes AVX2, AVX-512 or NEON. T is float or double.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -163,6 +165,15 @@ inline void transpose(long rows, long columns, const T* from, long ldf, T* to, l
         for (long j = 0; j < columns; j += 8)
             for (long jj = j; jj < j + 8 && jj < columns; jj++)
                 for (long ii = i; ii < i + 8 && ii < rows; ii++) to[jj * ldt + ii] = from[ii * ldf + jj];
+}
+
+// ---- threads -----------------------------------------------------------------------------------------------------------
+
+//! Call work(first, step) on each of `threads` threads, first = 0 .. threads - 1 and step = threads
+template <typename Work>
+inline void in_threads(long threads, const Work& work) {
+#pragma omp parallel num_threads(int(threads))
+    work(long(omp_get_thread_num()), long(omp_get_num_threads()));
 }
 
 // ---- blocks of channels ----------------------------------------------------------------------------------------------

@@ -344,13 +344,11 @@ long marble_ssd_blocks(long heads, long groups) {
 }
 
 #define MARBLE_SSD(T, SUFFIX)                                                                                         \
-    void marble_ssd_forward_##SUFFIX(const marble::Segment<T>* s, T* state, T* gated, T* y, T* starts, long first,    \
-                                     long step) {                                                                     \
-        marble::forward<T>(*s, state, gated, y, starts, first, step);                                                 \
+    void marble_ssd_forward_##SUFFIX(const marble::Segment<T>* s, T* state, T* gated, T* y, T* starts, long threads) {                                                                     \
+        marble::in_threads(threads, [&](long first, long step) { marble::forward<T>(*s, state, gated, y, starts, first, step); });                                                 \
     }                                                                                                                 \
-    void marble_ssd_backward_##SUFFIX(const marble::Segment<T>* s, const marble::Gradient<T>* g, long first,          \
-                                      long step) {                                                                    \
-        marble::backward<T>(*s, *g, first, step);                                                                     \
+    void marble_ssd_backward_##SUFFIX(const marble::Segment<T>* s, const marble::Gradient<T>* g, long threads) {                                                                    \
+        marble::in_threads(threads, [&](long first, long step) { marble::backward<T>(*s, *g, first, step); });                                                                     \
     }
 MARBLE_SSD(float, f32)
 MARBLE_SSD(double, f64)
