@@ -80,9 +80,9 @@ class ScanRow:
     met: bool
 
 
-def run(json_path: str | Path | None = None, quick: bool = False) -> dict[str, Any]:
+def run(json_path: str | Path | None = None, quick: bool = False, repeats: int = REPEATS) -> dict[str, Any]:
     """Measure, print two tables, and write JSON and, beside it, a plot if asked."""
-    repeats = QUICK_REPEATS if quick else REPEATS
+    repeats = QUICK_REPEATS if quick else repeats
     left_out: list[str] = []
     rows: list[Row] = []
     for name in QUICK_MODELS if quick else MODELS:
