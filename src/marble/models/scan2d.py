@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from marble.models.scan import LOG2_E, uses_kernel
-from marble.models.scan_native import NativeScan2d
+from marble.models.scan_native import NativeScan
 
 #: numbers in one block's buffer, (R, W, n, d of the block); the backward pass holds four
 BLOCK_NUMBERS = 1 << 21
@@ -40,7 +40,7 @@ def selective_scan_2d(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D:
     Returns:
         (H, W, d).
     """
-    run: Callable[..., Tensor] = (NativeScan2d if uses_kernel(x) else _SelectiveScan2d).apply
+    run: Callable[..., Tensor] = (NativeScan if uses_kernel(x) else _SelectiveScan2d).apply
     y = run(x, dt, A, B, C)
     return torch.addcmul(y, x, D)
 

@@ -38,63 +38,42 @@ class _Gradient(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in ("starts", "gy", "gx", "gdt", "gA", "gB", "gC")]
 
 
+def _kernel(x: Tensor, dt: Tensor, A_T: Tensor, B: Tensor, C: Tensor) -> tuple[str, ctypes.Structure, tuple[int, ...]]:
+    """The kernel for these contiguous inputs, what it reads, and for how many places it keeps the states (n, d)."""
+    inputs = [pointer(tensor) for tensor in (x, dt, A_T, B, C)]
+    if x.ndim == 2:
+        segments = -(-len(x) // library_number("scan_segment"))
+        return "scan", _Scan(*x.shape, len(A_T), *inputs), (segments,)
+    height, width, _ = x.shape
+    band = isqrt(height - 1) + 1  # rows: what is kept and what is recomputed at a time are alike
+    return "scan2d", _Grid(*x.shape, len(A_T), band, *inputs), (-(-height // band), width)
+
+
 class NativeScan(torch.autograd.Function):
-    """C_t h_t over (T, d) tokens."""
+    """C h over (T, d) tokens, or over an (H, W, d) grid."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
-        x, dt, A_T, B, C = (t.contiguous() for t in (x, dt, A.T, B, C))
-        segments = -(-len(x) // library_number("scan_segment"))
-        starts = A.new_empty(segments, *A_T.shape) if any(ctx.needs_input_grad) else None
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        x, dt, A, B, C = inputs
+        x, dt, A_T, B, C = (tensor.contiguous() for tensor in (x, dt, A.T, B, C))
+        kernel, scan, kept = _kernel(x, dt, A_T, B, C)
+        starts = A.new_empty(*kept, *A_T.shape) if any(ctx.needs_input_grad) else None
         y = torch.empty_like(x)
-        scan = _Scan(*x.shape, len(A_T), *map(pointer, (x, dt, A_T, B, C)))
         blocks = library_number("scan_blocks")
-        run("scan_forward", x, ctypes.byref(scan), pointer(y), pointer(starts), blocks=blocks)
+        run(f"{kernel}_forward", x, ctypes.byref(scan), pointer(y), pointer(starts), blocks=blocks)
         ctx.save_for_backward(x, dt, A_T, B, C, starts)
         return y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor, ...]:
-        x, dt, A_T, B, C, starts = ctx.saved_tensors
-        scan = _Scan(*x.shape, len(A_T), *map(pointer, (x, dt, A_T, B, C)))
-        return _backward("scan_backward", scan, starts, gy, (x, dt, A_T, B))
-
-
-class NativeScan2d(torch.autograd.Function):
-    """C h over an (H, W, d) grid."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
-        x, dt, A_T, B, C = (t.contiguous() for t in (x, dt, A.T, B, C))
-        height, width, channels = x.shape
-        ctx.band = isqrt(height - 1) + 1  # rows: what is kept and what is recomputed at a time are alike
-        bands = -(-height // ctx.band)
-        above = A.new_empty(bands, width, *A_T.shape) if any(ctx.needs_input_grad) else None
-        y = torch.empty_like(x)
-        grid = _Grid(height, width, channels, len(A_T), ctx.band, *map(pointer, (x, dt, A_T, B, C)))
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        *inputs, starts = ctx.saved_tensors
+        x, dt, A_T, B, _ = inputs
+        kernel, scan, _ = _kernel(*inputs)
+        gy = gradients[0].contiguous()
         blocks = library_number("scan_blocks")
-        run("scan2d_forward", x, ctypes.byref(grid), pointer(y), pointer(above), blocks=blocks)
-        ctx.save_for_backward(x, dt, A_T, B, C, above)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor, ...]:
-        x, dt, A_T, B, C, above = ctx.saved_tensors
-        grid = _Grid(*x.shape, len(A_T), ctx.band, *map(pointer, (x, dt, A_T, B, C)))
-        return _backward("scan2d_backward", grid, above, gy, (x, dt, A_T, B))
-
-
-def _backward(
-    kernel: str, scan: ctypes.Structure, starts: Tensor, gy: Tensor, like: tuple[Tensor, Tensor, Tensor, Tensor]
-) -> tuple[Tensor, ...]:
-    """Gradients of x, dt, A, B, C; those of B and C come in one part per block of channels."""
-    x, dt, A_T, B = like
-    blocks = library_number("scan_blocks")
-    gy = gy.contiguous()
-    gx, gdt, gA_T = torch.empty_like(x), torch.empty_like(dt), torch.zeros_like(A_T)
-    gB, gC = B.new_empty(blocks, *B.shape), B.new_empty(blocks, *B.shape)
-    gradient = _Gradient(*map(pointer, (starts, gy, gx, gdt, gA_T, gB, gC)))
-    run(kernel, x, ctypes.byref(scan), ctypes.byref(gradient), blocks=blocks)
-    return gx, gdt, gA_T.T, gB.sum(0), gC.sum(0)
+        gx, gdt, gA_T = torch.empty_like(x), torch.empty_like(dt), torch.zeros_like(A_T)
+        gB, gC = B.new_empty(2, blocks, *B.shape)  # a part per block of channels
+        gradient = _Gradient(*map(pointer, (starts, gy, gx, gdt, gA_T, gB, gC)))
+        run(f"{kernel}_backward", x, ctypes.byref(scan), ctypes.byref(gradient), blocks=blocks)
+        return gx, gdt, gA_T.T, gB.sum(0), gC.sum(0)
