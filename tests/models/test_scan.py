@@ -245,7 +245,44 @@ def test_s4d_equals_the_recurrence(tokens: int, d: int, n: int, seed: int) -> No
     inputs = s4d_inputs(tokens, d, n, seed)
     with patch.object(s4d, "BLOCK_NUMBERS", 4 * tokens):  # two channels at a time
         fast = outputs_and_gradients(s4d_fast, inputs)
-    assert_equal(fast, outputs_and_gradients(s4d_slow, inputs))
+    slow = outputs_and_gradients(s4d_slow, inputs)
+    for name in ("dt", "A", "B"):  # dt, real and imaginary part of A
+        if relative_error(fast[name], slow[name]) >= TOLERANCE:
+            terms = size_of_the_terms(s4d_slow, inputs, NAMES.index(name))
+            error = float((fast.pop(name) - slow.pop(name)).abs().max() / terms.max())
+            assert error < TOLERANCE, f"{name}: {error:.1e}"
+    assert_equal(fast, slow)
+
+
+@pytest.mark.parametrize("which", [1, 2, 3])
+def test_the_terms_of_a_gradient_add_up_to_it(which: int) -> None:
+    inputs = s4d_inputs(40, 3, 2, seed=5)
+    gradient = list(outputs_and_gradients(s4d_slow, inputs).values())[1 + which]
+    terms = size_of_the_terms(s4d_slow, inputs, which).view_as(gradient)
+    assert bool((terms >= gradient.abs() * (1 - 1e-12)).all())
+    assert float(terms.max()) < 100 * float(gradient.abs().max())
+
+
+def size_of_the_terms(function: Callable[..., Tensor], inputs: Sequence[Tensor], which: int) -> Tensor:
+    """Sum over tokens of |what a token adds to the gradient| of a parameter that all tokens of a channel share.
+
+    These terms may cancel down to a number so small that no order of summation agrees with another on its last digits:
+    rounding is to be measured against the terms.
+    """
+    values = [v.detach() for v in inputs]
+    parameter = values[which].view(len(values[which]), -1)  # (d, 1 or n); channels do not mix
+    sizes = torch.empty_like(parameter)
+    for k in range(parameter.shape[1]):
+        direction = torch.zeros_like(parameter)
+        direction[:, k] = 1
+
+        def moved(value: Tensor) -> Tensor:
+            return function(*values[:which], value, *values[which + 1 :])
+
+        y, slope = torch.func.jvp(moved, (values[which],), (direction.view_as(values[which]),))  # (T, d) each
+        cotangent = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).view_as(y)
+        sizes[:, k] = (slope * cotangent).abs().sum(0)
+    return sizes
 
 
 def test_s4d_kernel_of_many_taps_equals_its_definition_in_float32_too() -> None:

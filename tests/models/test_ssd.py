@@ -56,7 +56,6 @@ def short_segments() -> Iterator[None]:
     """So that a few hundred tokens are several segments."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssd_stream, "SEGMENT", 256)
-        patch.setattr(ssd_stream, "SEGMENT_OF_INFERENCE", 256)
         yield
 
 

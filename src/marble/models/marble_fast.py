@@ -99,10 +99,10 @@ class _PooledBlock(torch.autograd.Function):
         top = in_weight.new_full((), float("-inf"))  # running maximum of the scores
         total = in_weight.new_zeros(())  # running sum of exp(score - top)
         unscaled = in_weight.new_zeros(shape.inner)  # running sum of exp(score - top) * gated / rms
-        for start, stop in segments(T, graph):
+        for start, stop in segments(T):
             if graph:
                 starts.append(scan.state.clone())
-            gated = scan.forward(source.project(start, stop))
+            gated = scan.forward(source.project(start, stop), overwrite=not graph)
             inverse = _inverse_rms(gated, shape)  # (L,)
             part = torch.mv(gated, direction * norm_weight).mul_(inverse)
             if extra_scores is not None:
@@ -134,7 +134,7 @@ class _PooledBlock(torch.autograd.Function):
         mean = plane[0] @ unit
         d_all_scores = torch.empty_like(scores)
         d_direction = torch.zeros_like(direction)  # before the norm's scale
-        for (start, stop), state in reversed(list(zip(segments(len(tokens), training=True), starts))):
+        for (start, stop), state in reversed(list(zip(segments(len(tokens)), starts))):
             rows = source.again(start, stop)
             gated = scan.recompute(rows, state)
             inverse = _inverse_rms(gated, shape)

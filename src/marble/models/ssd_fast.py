@@ -77,17 +77,19 @@ class SegmentScan:
 
     # ---- forward -----------------------------------------------------------------------------------------------
 
-    def forward(self, rows: Tensor, *, keep: bool = False) -> Tensor:
+    def forward(self, rows: Tensor, *, keep: bool = False, overwrite: bool = False) -> Tensor:
         """Gated tokens y * silu(z) (L, H*P) of projected rows (K-1 earlier rows + L); moves the state on.
 
-        The result lives in a reused buffer. With `keep`, what `backward` needs stays in the buffers too.
+        The result lives in a reused buffer or, with `overwrite`, in place of the gates in `rows`. With `keep`, what
+        `backward` needs stays in the buffers too.
         """
         shape, scratch = self.shape, self.scratch
         L = len(rows) - shape.conv + 1
         self.dt = softplus(rows[shape.conv - 1 :, -shape.heads :] + self.dt_bias)  # (L, H)
         self.decays = self._decays(self.dt)
         u, act = scratch("u", L, shape.convolved), scratch("act", L, shape.convolved)
-        y, gated, gate = scratch("y", L, shape.inner), scratch("gated", L, shape.inner), self._gate(rows)
+        y, gate = scratch("y", L, shape.inner), self._gate(rows)
+        gated = gate if overwrite else scratch("gated", L, shape.inner)
         for slot, ((at, q), decay) in enumerate(zip(self._chunks(L), self.decays)):
             # From convolution to gate chunk by chunk: what one pass writes, the next finds in the cache.
             part = slice(at, at + q)

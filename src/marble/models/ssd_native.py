@@ -1,7 +1,7 @@
 """The segments of `ssd_fast` and `ssd_backward` with the compiled kernel: same interface, same numbers to rounding.
 
-What the heads share (B, C, their products, the decays) is small and stays in torch; what each head does by itself, from
-the convolution to the gate, is one call that keeps a head in the cache.
+Two calls per segment: what the heads share (B, C, their products) with the decays, and what each head does by itself,
+from the convolution to the gate, while its state stays in the cache.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import ctypes
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, silu
 
 from marble.models.ssd_backward import SegmentGradient
-from marble.models.ssd_fast import CHUNK, SegmentScan, convolve
-from marble.models.ssd_reference import SsdShape, softplus
+from marble.models.ssd_fast import CHUNK, SegmentScan
+from marble.models.ssd_reference import SsdShape
 from marble.native.library import LANES, library_number, missing, pointer, run
 
 
@@ -31,8 +30,16 @@ def why_not(shape: SsdShape, like: Tensor) -> str | None:
 class _Segment(ctypes.Structure):
     _fields_ = (
         [(n, ctypes.c_long) for n in ("tokens", "conv", "heads", "groups", "headdim", "state", "row", "convolved")]
-        + [(n, ctypes.c_void_p) for n in ("rows", "taps", "conv_bias", "skip", "B", "C", "CB", "decay", "total")]
+        + [(n, ctypes.c_void_p) for n in ("rows", "taps", "conv_bias", "dt_bias", "A", "D")]
+        + [(n, ctypes.c_void_p) for n in ("dt", "u", "B", "C", "CB", "decay", "total")]
     )  # fmt: skip
+
+
+class _Scanned(ctypes.Structure):
+    _fields_ = [
+        ("state", ctypes.c_void_p), ("gated", ctypes.c_void_p), ("gated_row", ctypes.c_long), ("y", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+    ]  # fmt: skip
 
 
 class _Gradient(ctypes.Structure):
@@ -48,37 +55,32 @@ class _Gradient(ctypes.Structure):
 class NativeScan(SegmentScan):
     """Forward over the segments of one sequence."""
 
-    def forward(self, rows: Tensor, *, keep: bool = False) -> Tensor:
+    def forward(self, rows: Tensor, *, keep: bool = False, overwrite: bool = False) -> Tensor:
         shape, scratch = self.shape, self.scratch
         L = len(rows) - shape.conv + 1
         chunks = -(-L // CHUNK)
-        gated = scratch("gated", L, shape.inner)
+        gated = self._gate(rows) if overwrite else scratch("gated", L, shape.inner)
         y = scratch("y", L, shape.inner) if keep else None
         starts = scratch("starts", chunks, shape.heads, shape.state, shape.headdim) if keep else None
         self.segment = self._segment(rows, L, chunks)
-        places = (pointer(self.state), pointer(gated), pointer(y), pointer(starts))
-        run("ssd_forward", rows, ctypes.byref(self.segment), *places, blocks=blocks(shape))
+        run("ssd_prepare", rows, ctypes.byref(self.segment), blocks=chunks)
+        scanned = _Scanned(pointer(self.state), gated.data_ptr(), gated.stride(0), pointer(y), pointer(starts))
+        run("ssd_forward", rows, ctypes.byref(self.segment), ctypes.byref(scanned), blocks=blocks(shape))
         return gated
 
     def _segment(self, rows: Tensor, L: int, chunks: int) -> _Segment:
-        """What the kernel reads of a segment; `self.read` keeps the tensors behind it."""
-        shape, padded = self.shape, chunks * CHUNK
-        self.dt = softplus(rows[shape.conv - 1 :, -shape.heads :] + self.dt_bias)  # (L, H)
-        # Steps of zero after the last token change no sum.
-        d = self._decays_of_equal_chunks(pad(self.dt, (0, 0, 0, padded - L)).view(chunks, CHUNK, shape.heads))
-        decay = torch.stack([d.a, d.a_rest, d.b, d.b_rest, d.read.mT, d.write.mT])  # (6, chunks, H, CHUNK)
-        shared = 2 * shape.groups * shape.state  # channels of B and C
-        u = self.scratch("u", L, shared)
-        convolve(self._raw(rows)[:, -shared:], self.taps[:, -shared:], self.conv_bias[-shared:], u)
-        B, C = pad(silu(u), (0, 0, 0, padded - L)).view(padded, 2, -1).unbind(1)  # (padded, G * N) each
-        per_chunk = (chunks, CHUNK, shape.groups, shape.state)
-        CB = torch.matmul(C.reshape(per_chunk).transpose(1, 2), B.reshape(per_chunk).permute(0, 2, 3, 1))
-        self.read = (
-            self.taps, self.conv_bias, self.D, B.contiguous(), C.contiguous(), CB.contiguous(),
-            decay.transpose(1, 2).contiguous(), d.total.contiguous(),
+        """Where the kernels read a segment, and where they write what its heads share."""
+        shape, scratch, padded = self.shape, self.scratch, chunks * CHUNK
+        shared = shape.groups * shape.state
+        self.dt = scratch("dt", L, shape.heads)
+        places = (
+            self.taps, self.conv_bias, self.dt_bias, self.A, self.D,
+            self.dt, scratch("u", L, 2 * shared), scratch("B", padded, shared), scratch("C", padded, shared),
+            scratch("CB", chunks, shape.groups, CHUNK, CHUNK), scratch("decay", 6, shape.heads, padded),
+            scratch("total", chunks, shape.heads),
         )  # fmt: skip
         sizes = (L, shape.conv, shape.heads, shape.groups, shape.headdim, shape.state, rows.stride(0), shape.convolved)
-        return _Segment(*sizes, rows.data_ptr(), *map(pointer, self.read))
+        return _Segment(*sizes, rows.data_ptr(), *map(pointer, places))
 
 
 class NativeGradient(NativeScan, SegmentGradient):

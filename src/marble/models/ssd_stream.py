@@ -18,8 +18,8 @@ from marble.models.ssd_fast import Scratch, SegmentScan
 from marble.models.ssd_native import NativeGradient, NativeScan
 from marble.models.ssd_reference import SsdShape, SsdWeights
 
-#: tokens per segment: longer ones make the products faster, shorter ones keep fewer states and buffers for training
-SEGMENT, SEGMENT_OF_INFERENCE = 1024, 2048
+#: tokens per segment: longer ones make the products faster, shorter ones keep fewer states and buffers
+SEGMENT = 1024
 #: projected rows beyond this are projected again in the backward pass instead of kept
 KEEP_BYTES = 2 << 30
 
@@ -99,9 +99,8 @@ class InputGradient:
             self.shared.index_add_(0, self.source.index[start:stop], d_rows)
 
 
-def segments(T: int, training: bool) -> list[tuple[int, int]]:
-    length = SEGMENT if training else SEGMENT_OF_INFERENCE
-    return [(start, min(start + length, T)) for start in range(0, T, length)]
+def segments(T: int) -> list[tuple[int, int]]:
+    return [(start, min(start + SEGMENT, T)) for start in range(0, T, SEGMENT)]
 
 
 def keeps_rows(T: int, weight: Tensor) -> bool:
@@ -131,10 +130,10 @@ class _Block(torch.autograd.Function):
         scan = (NativeScan if native else SegmentScan)(SsdWeights(*weights), shape)
         starts = []
         out = in_weight.new_empty(T, len(out_weight))
-        for start, stop in segments(T, graph):
+        for start, stop in segments(T):
             if graph:
                 starts.append(scan.state.clone())
-            gated = scan.forward(source.project(start, stop))
+            gated = scan.forward(source.project(start, stop), overwrite=not graph)
             normal = gated.mul_(_inverse_rms(gated, shape)).mul_(weights[-1])
             torch.mm(normal, out_weight.t(), out=out[start:stop])
         ctx.shape, ctx.native = shape, native
@@ -151,7 +150,7 @@ class _Block(torch.autograd.Function):
         d_input = InputGradient(source, ctx.needs_input_grad[3:6])
         scan = (NativeGradient if ctx.native else SegmentGradient)(weights, shape, d_state)
         d_out_weight, d_norm = torch.zeros_like(out_weight), torch.zeros_like(weights.norm_weight)
-        for (start, stop), state in reversed(list(zip(segments(len(tokens), training=True), starts))):
+        for (start, stop), state in reversed(list(zip(segments(len(tokens)), starts))):
             rows = source.again(start, stop)
             gated = scan.recompute(rows, state)
             inverse = _inverse_rms(gated, shape)

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SOURCES = ("ssd.cpp", "scan.cpp", "scan2d.cpp")
-HEADERS = ("simd.hpp",)
+SOURCES = ("ssd_prepare.cpp", "ssd_forward.cpp", "ssd_backward.cpp", "scan.cpp", "scan2d.cpp")
+HEADERS = ("simd.hpp", "ssd.hpp")
 LIBRARY = FOLDER / "kernels.so"
 FLAGS = (
     "-std=c++17",

@@ -1,126 +1,7 @@
-// The Mamba-2 scan of one segment, head by head: everything between the projected rows and the gated tokens, and back.
-//
-// Letters and equations as in models/ssd_fast.py and models/ssd_backward.py. A head's x, mask and state stay in the
-// cache from the convolution to the gate. Heads are worked off in blocks of fixed size, and sums over heads are kept per
-// block, so that the result does not depend on the number of threads.
-#include <vector>
-
-#include "simd.hpp"
+// The way back over one segment of the Mamba-2 scan, head by head (equations: models/ssd_backward.py).
+#include "ssd.hpp"
 
 namespace marble {
-
-constexpr long Q = 64;  // tokens per chunk
-constexpr long HEADS_PER_BLOCK = 4;
-
-//! What both directions read. Rows are [z | x | B | C | dt], preceded by conv - 1 earlier ones.
-template <typename T>
-struct Segment {
-    long tokens, conv, heads, groups, headdim, state, row, convolved;  // sizes; `row` is the stride of `rows`
-    const T* rows;       // (conv - 1 + tokens, row)
-    const T* taps;       // (conv, convolved)
-    const T* conv_bias;  // (convolved,)
-    const T* skip;       // (heads,) D
-    const T* B;          // (chunks * Q, groups * state), zero after the last token
-    const T* C;          // the same
-    const T* CB;         // (chunks, groups, Q, Q) C B^T
-    const T* decay;      // (6, heads, chunks * Q): a, its rest, b, its rest, exp(a), exp(a_Q - b)
-    const T* total;      // (chunks, heads) exp(a_Q)
-
-    long inner() const { return heads * headdim; }
-    long chunks() const { return (tokens + Q - 1) / Q; }
-    long length(long chunk) const { return tokens - chunk * Q < Q ? tokens - chunk * Q : Q; }
-    long heads_per_group() const { return heads / groups; }
-    long blocks_per_group() const { return (heads_per_group() + HEADS_PER_BLOCK - 1) / HEADS_PER_BLOCK; }
-    const T* decay_of(int which, long head) const { return decay + (which * heads + head) * chunks() * Q; }
-    //! row `token` of z; with an offset of conv - 1 less, the first tap's row of x
-    const T* gate(long token, long head) const { return rows + (token + conv - 1) * row + head * headdim; }
-    const T* raw(long token, long head) const { return rows + token * row + inner() + head * headdim; }
-};
-
-//! u (q, P): the convolved channels of one head's chunk, before SiLU
-template <typename T>
-void convolve(const Segment<T>& s, long head, long at, long q, T* u) {
-    const long P = s.headdim;
-    for (long i = 0; i < q; i++) {
-        const T* raw = s.raw(at + i, head);
-        for (long p = 0; p < P; p += V<T>) {
-            vec<T> v = load<T>(s.conv_bias + head * P + p);
-            for (long k = 0; k < s.conv; k++)
-                v += load<T>(raw + k * s.row + p) * load<T>(s.taps + k * s.convolved + head * P + p);
-            store<T>(u + i * P + p, v);
-        }
-    }
-}
-
-template <typename T>
-void silu(long n, const T* u, T* x) {
-    for (long i = 0; i < n; i += V<T>) {
-        const vec<T> v = load<T>(u + i);
-        store<T>(x + i, v * sigmoid<T>(v));
-    }
-}
-
-//! mask (q, Q) = exp(a_i - b_j) for j <= i, else 0
-template <typename T>
-void decay_mask(const Segment<T>& s, long head, long at, long q, T* mask) {
-    const T *a = s.decay_of(0, head) + at, *a_rest = s.decay_of(1, head) + at;
-    const T *b = s.decay_of(2, head) + at, *b_rest = s.decay_of(3, head) + at;
-    for (long i = 0; i < q; i++) {
-        T* out = mask + i * Q;
-        long j = 0;
-        for (; j <= i; j += V<T>)
-            store<T>(out + j, exp<T>((a[i] - load<T>(b + j)) + (a_rest[i] - load<T>(b_rest + j))));
-        for (long later = i + 1; later < j; later++) out[later] = 0;
-        std::memset(out + j, 0, (Q - j) * sizeof(T));
-    }
-}
-
-//! M (q, Q) = mask * CB, plus D on the diagonal
-template <typename T>
-void chunk_matrix(long q, const T* mask, const T* CB, T D, T* M) {
-    for (long i = 0; i < q * Q; i += V<T>) store<T>(M + i, load<T>(mask + i) * load<T>(CB + i));
-    for (long i = 0; i < q; i++) M[i * Q + i] += D;
-}
-
-//! to (q, P) = from, row i times scale[i]
-template <typename T>
-void scale_rows(long q, long P, const T* from, const T* scale, T* to) {
-    for (long i = 0; i < q; i++)
-        for (long p = 0; p < P; p += V<T>) store<T>(to + i * P + p, load<T>(from + i * P + p) * scale[i]);
-}
-
-template <typename T>
-void forward_head(const Segment<T>& s, long head, T* state, long state_row, T* gated, T* y_out, T* starts) {
-    const long P = s.headdim, N = s.state, inner = s.inner(), group = head / s.heads_per_group();
-    std::vector<T> x(Q * P), written(Q * P), y(Q * P), past(Q * P), M(Q * Q), S(N * P);
-    const T *read = s.decay_of(4, head), *write = s.decay_of(5, head);
-    for (long n = 0; n < N; n++) std::memcpy(&S[n * P], state + n * state_row, P * sizeof(T));
-    for (long c = 0; c < s.chunks(); c++) {
-        const long at = c * Q, q = s.length(c);
-        const T *B = s.B + (at * s.groups + group) * N, *C = s.C + (at * s.groups + group) * N;
-        if (starts) std::memcpy(starts + (c * s.heads + head) * N * P, S.data(), N * P * sizeof(T));
-        convolve(s, head, at, q, x.data());
-        silu(q * P, x.data(), x.data());
-        decay_mask(s, head, at, q, M.data());
-        chunk_matrix(q, M.data(), s.CB + (c * s.groups + group) * Q * Q, s.skip[head], M.data());
-        multiply<T>(q, P, q, {M.data(), Q, 1}, x.data(), P, y.data(), P, 0, Shape::lower_left);
-        multiply<T>(q, P, N, {C, s.groups * N, 1}, S.data(), P, past.data(), P, 0, Shape::full);
-        scale_rows(q, P, x.data(), write + at, written.data());
-        multiply<T>(N, P, q, {B, 1, s.groups * N}, written.data(), P, S.data(), P, s.total[c * s.heads + head],
-                    Shape::full);
-        for (long i = 0; i < q; i++) {
-            const T* z = s.gate(at + i, head);
-            const long to = (at + i) * inner + head * P;
-            for (long p = 0; p < P; p += V<T>) {
-                const vec<T> v = load<T>(&y[i * P + p]) + load<T>(&past[i * P + p]) * read[at + i];
-                const vec<T> g = load<T>(z + p);
-                if (y_out) store<T>(y_out + to + p, v);
-                store<T>(gated + to + p, v * g * sigmoid<T>(g));
-            }
-        }
-    }
-    for (long n = 0; n < N; n++) std::memcpy(state + n * state_row, &S[n * P], P * sizeof(T));
-}
 
 //! What the way back reads and writes beside the segment. Sums over heads are per block of heads.
 template <typename T>
@@ -222,7 +103,7 @@ void backward_convolution(const Segment<T>& s, const Gradient<T>& g, long head, 
         store<T>(g.d_conv_bias + at + p, bias);
         for (long k = 0; k < s.conv; k++) {
             vec<T> tap = load<T>(g.d_taps + k * s.convolved + at + p);
-            for (long t = 0; t < s.tokens; t++) tap += load<T>(du + t * P + p) * load<T>(s.raw(t + k, head) + p);
+            for (long t = 0; t < s.tokens; t++) tap += load<T>(du + t * P + p) * load<T>(s.raw(t + k, at) + p);
             store<T>(g.d_taps + k * s.convolved + at + p, tap);
         }
         for (long t = 0; t < s.tokens; t++) {
@@ -252,7 +133,7 @@ void backward_head(const Segment<T>& s, const Gradient<T>& g, long head, long bl
         const T* S = g.starts + (c * s.heads + head) * N * P;
         const T total = s.total[c * s.heads + head];
         T* du = &w.du[at * P];
-        convolve(s, head, at, q, w.u.data());
+        convolve(s, head * P, P, at, q, w.u.data(), P);
         silu(q * P, w.u.data(), w.x.data());
         backward_gate(s, g, head, at, q, w.dy.data());
         decay_mask(s, head, at, q, w.mask.data());
@@ -307,28 +188,17 @@ void backward_head(const Segment<T>& s, const Gradient<T>& g, long head, long bl
 
 //! The blocks first, first + step, ... of all: what one thread does
 template <typename T>
-void forward(const Segment<T>& s, T* state, T* gated, T* y, T* starts, long first, long step) {
-    const long P = s.headdim, per_group = s.heads_per_group();
-    for (long block = first; block < s.groups * s.blocks_per_group(); block += step) {
-        const long group = block / s.blocks_per_group(), from = block % s.blocks_per_group() * HEADS_PER_BLOCK;
-        for (long k = from; k < from + HEADS_PER_BLOCK && k < per_group; k++)
-            forward_head(s, group * per_group + k, state + group * s.state * per_group * P + k * P, per_group * P,
-                         gated, y, starts);
-    }
-}
-
-template <typename T>
 void backward(const Segment<T>& s, const Gradient<T>& g, long first, long step) {
-    const long N = s.state, per_group = s.heads_per_group(), stride = s.groups * N;
+    const long N = s.state, stride = s.groups * N;
     Workspace<T> w(s);
     for (long block = first; block < s.groups * s.blocks_per_group(); block += step) {
-        const long group = block / s.blocks_per_group(), from = block % s.blocks_per_group() * HEADS_PER_BLOCK;
+        const HeadBlock heads = heads_of(s, block);
         std::memset(w.dCB.data(), 0, w.dCB.size() * sizeof(T));
-        for (long k = from; k < from + HEADS_PER_BLOCK && k < per_group; k++)
-            backward_head(s, g, group * per_group + k, block, w);
+        for (long head = heads.first; head < heads.last; head++) backward_head(s, g, head, block, w);
         for (long c = 0; c < s.chunks(); c++) {
             const long at = c * Q, q = s.length(c), sums = (block * s.chunks() * Q + at) * N;
-            const T *B = s.B + at * stride + group * N, *C = s.C + at * stride + group * N, *dCB = &w.dCB[c * Q * Q];
+            const T *B = s.B + at * stride + heads.group * N, *C = s.C + at * stride + heads.group * N;
+            const T* dCB = &w.dCB[c * Q * Q];
             multiply<T>(q, N, q, {dCB, Q, 1}, B, stride, g.d_C + sums, N, 1, Shape::lower_left);
             multiply<T>(q, N, q, {dCB, 1, Q}, C, stride, g.d_B + sums, N, 1, Shape::upper_left);
         }
@@ -338,18 +208,16 @@ void backward(const Segment<T>& s, const Gradient<T>& g, long first, long step) 
 }  // namespace marble
 
 extern "C" {
+//! How many blocks the heads are worked off in
 long marble_ssd_blocks(long heads, long groups) {
     const long per_group = heads / groups;
     return groups * ((per_group + marble::HEADS_PER_BLOCK - 1) / marble::HEADS_PER_BLOCK);
 }
 
-#define MARBLE_SSD(T, SUFFIX)                                                                                         \
-    void marble_ssd_forward_##SUFFIX(const marble::Segment<T>* s, T* state, T* gated, T* y, T* starts, long threads) {                                                                     \
-        marble::in_threads(threads, [&](long first, long step) { marble::forward<T>(*s, state, gated, y, starts, first, step); });                                                 \
-    }                                                                                                                 \
-    void marble_ssd_backward_##SUFFIX(const marble::Segment<T>* s, const marble::Gradient<T>* g, long threads) {                                                                    \
-        marble::in_threads(threads, [&](long first, long step) { marble::backward<T>(*s, *g, first, step); });                                                                     \
+#define MARBLE_SSD_BACKWARD(T, SUFFIX)                                                                                 \
+    void marble_ssd_backward_##SUFFIX(const marble::Segment<T>* s, const marble::Gradient<T>* g, long threads) {       \
+        marble::in_threads(threads, [&](long first, long step) { marble::backward<T>(*s, *g, first, step); });         \
     }
-MARBLE_SSD(float, f32)
-MARBLE_SSD(double, f64)
+MARBLE_SSD_BACKWARD(float, f32)
+MARBLE_SSD_BACKWARD(double, f64)
 }
