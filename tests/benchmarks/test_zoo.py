@@ -22,6 +22,7 @@ def test_quick_run_writes_every_documented_field(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(zoo, "peak_memory", lambda *_, threads: measured_once())
     result = zoo.run(json_path=tmp_path / "zoo.json", quick=True)
     assert files.read_json(tmp_path / "zoo.json") == result
+    assert result["not_measured_yet"] == []
     assert (tmp_path / "zoo.png").read_bytes().startswith(b"\x89PNG")
     assert {"machine", "dim", "repeats", "scan_target", "left_out"} <= set(result)
     measured = {(row["model"], row["tokens"], row["which"]) for row in result["models"]}
@@ -104,7 +105,7 @@ def test_a_size_that_would_take_too_much_is_left_out(
     seconds: float, taken: int, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zoo, "available_bytes", lambda: 1 << 40)
-    known = zoo.Row("abmil", 1024, "forward", seconds, seconds, 1.0, 1.0, taken, 1.0)
+    known = zoo.Row("abmil", 1024, "forward", seconds, seconds, 1.0, 1, 1.0, taken, 1.0)
     reason = zoo.too_much(known, 4096)
     assert reason is None if said is None else said in str(reason)
 
@@ -112,3 +113,25 @@ def test_a_size_that_would_take_too_much_is_left_out(
 def test_scans_equal_the_loops_they_are_timed_against() -> None:
     for name, (inputs, fast, loop) in zoo.scans(16).items():
         torch.testing.assert_close(fast(inputs), loop(inputs), rtol=1e-4, atol=1e-4, msg=name)
+
+
+def test_a_run_that_is_stopped_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(name: str, which: str, *_: object) -> list[zoo.Row]:
+        if name == zoo.QUICK_MODELS[1]:
+            raise KeyboardInterrupt
+        return [zoo.Row(name, 256, which, 1.0, 1.0, 1.0, 1, 1.0, 1, 1.0)]
+
+    monkeypatch.setattr(zoo, "measure_scans", lambda *_: [])
+    monkeypatch.setattr(zoo, "measure_model", measured)
+    with pytest.raises(KeyboardInterrupt):
+        zoo.run(json_path=tmp_path / "zoo.json", quick=True)
+    kept = files.read_json(tmp_path / "zoo.json")
+    assert [row["model"] for row in kept["models"]] == [zoo.QUICK_MODELS[0]] * 2
+    assert kept["not_measured_yet"] == [zoo.QUICK_MODELS[1]]
+
+
+def test_a_long_pass_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo, "peak_memory", lambda *_, threads: 1)
+    for limit, repeats in ((0.0, 1), (1e9, 2)):
+        monkeypatch.setattr(zoo, "LONG_SECONDS", limit)
+        assert zoo.measure_model("mean", "forward", (64,), 2, [])[0].repeats == repeats

@@ -279,7 +279,7 @@ def size_of_the_terms(function: Callable[..., Tensor], inputs: Sequence[Tensor],
         def moved(value: Tensor) -> Tensor:
             return function(*values[:which], value, *values[which + 1 :])
 
-        y, slope = torch.func.jvp(moved, (values[which],), (direction.view_as(values[which]),))  # (T, d) each
+        y, slope = torch.func.jvp(moved, (values[which],), (direction.view_as(values[which]),))[:2]  # (T, d) each
         cotangent = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).view_as(y)
         sizes[:, k] = (slope * cotangent).abs().sum(0)
     return sizes

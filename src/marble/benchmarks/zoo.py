@@ -6,13 +6,15 @@ Per model, size T (fine tokens, T/16 in the level above, as many levels as the m
     products         seconds of the matrix products it ran in that pass, alone and in buffers made beforehand
     ratio            seconds / products: what a model pays beyond its products; high where most work is none
 
-A model and its products take turns; medians. Memory is measured in processes of its own. A size at which a model
-would take too much time or memory, by what it took at the size before, is left out, and the result says so.
+A model and its products take turns; medians; passes of many seconds once. Memory is measured in processes of its own.
+A size at which a model would take too much time or memory, by what it took at the size before, is left out, and the
+result says so. The JSON is written anew after every model, so that a run that is stopped has measured something.
 """
 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
@@ -49,6 +51,7 @@ SCAN_TARGET = 5.0  # times faster than a token-by-token loop
 MEMORY_LIMIT = 6 << 30
 MEMORY_SHARE = 0.6  # of the free memory
 SECONDS_LIMIT = 120.0
+LONG_SECONDS = 10.0  # a pass of this length is not repeated
 VISIBLE_BYTES = 100_000  # a smaller rise drowns in the process's own
 
 
@@ -62,6 +65,7 @@ class Row:
     seconds: float
     products_seconds: float
     ratio: float
+    repeats: int
     products_gflop: float
     bytes: int
     kb_per_token: float
@@ -83,25 +87,29 @@ class ScanRow:
 def run(json_path: str | Path | None = None, quick: bool = False, repeats: int = REPEATS) -> dict[str, Any]:
     """Measure, print two tables, and write JSON and, beside it, a plot if asked."""
     repeats = QUICK_REPEATS if quick else repeats
-    left_out: list[str] = []
-    rows: list[Row] = []
-    for name in QUICK_MODELS if quick else MODELS:
-        for which in PASSES:
-            rows += measure_model(name, which, QUICK_SIZES if quick else SIZES, repeats, left_out)
-    result = {
+    names = QUICK_MODELS if quick else tuple(MODELS)
+    result: dict[str, Any] = {
         "benchmark": "zoo",
         "quick": quick,
         "machine": machine(),
         "dim": DIM,
         "repeats": repeats,
-        "models": [asdict(row) for row in rows],
+        "models": [],
+        "not_measured_yet": list(names),
         "scans": [asdict(row) for row in measure_scans(QUICK_SCAN_TOKENS if quick else SCAN_TOKENS, repeats)],
         "scan_target": f">= {SCAN_TARGET:g}",
-        "left_out": left_out,
+        "left_out": [],
     }
+    rows: list[Row] = []
+    for place, name in enumerate(names, start=1):
+        for which in PASSES:
+            rows += measure_model(name, which, QUICK_SIZES if quick else SIZES, repeats, result["left_out"])
+        result["models"] = [asdict(row) for row in rows]
+        result["not_measured_yet"] = list(names[place:])
+        if json_path is not None:
+            publish_json(json_path, result)
     _print(result)
     if json_path is not None:
-        publish_json(json_path, result)
         publish(Path(json_path).with_suffix(".png"), _png(plot(rows)))
     return result
 
@@ -167,8 +175,10 @@ def measure_model(name: str, which: str, sizes: Sequence[int], repeats: int, lef
         taken = peak_memory(f"{__name__}:prepare", name, tokens, which, threads=torch.get_num_threads())
         one_pass = prepare(name, tokens, which)
         with RecordProducts() as recorded:
+            began = time.perf_counter()
             one_pass()  # warms up, too
-        seconds = interleaved({"model": one_pass, "products": bare(recorded.products)}, repeats, warmup=0)
+            turns = repeats if time.perf_counter() - began < LONG_SECONDS else 1
+        seconds = interleaved({"model": one_pass, "products": bare(recorded.products)}, turns, warmup=0)
         rows.append(
             Row(
                 model=name,
@@ -177,6 +187,7 @@ def measure_model(name: str, which: str, sizes: Sequence[int], repeats: int, lef
                 seconds=seconds["model"],
                 products_seconds=seconds["products"],
                 ratio=seconds["model"] / seconds["products"],
+                repeats=turns,
                 products_gflop=sum(product.flops * count for product, count in recorded.products.items()) / 1e9,
                 bytes=taken,
                 kb_per_token=taken / tokens / 1024,
