@@ -1,8 +1,8 @@
 """The matrix products a model really does, recorded while it runs, and the time they take alone.
 
 Convolutions count as the products they amount to, fused attention as the products of its passes (two forwards, five
-backwards). Everything else, scans and Fourier transforms included, is not a product and is not in the bare time; nor are
-the small products inside the compiled scans, which torch does not see.
+backwards). Everything else, scans and Fourier transforms included, is not a product and is not in the bare time;
+nor are the small products inside the compiled scans, which torch does not see.
 """
 
 from __future__ import annotations
