@@ -236,6 +236,29 @@ def test_a_non_finite_gradient_stops_too(tmp_path: Path, monkeypatch: pytest.Mon
         execute(planned)
 
 
+def test_no_gradient_outlives_its_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint does not hold gradients, so a resumed run would not have them."""
+    planned = with_recipe(plan(tmp_path)[0], accumulate=2)
+    from marble.training.loop import TrainingLoop
+
+    original = TrainingLoop._group_loss
+    left_at_start: list[bool] = []
+    seen = 0
+
+    def last_cannot_be_compared(self: Any, group: Any) -> Any:
+        nonlocal seen
+        slides = len(self.slides)
+        assert slides % 2 == 0  # the last slide of an epoch shares its step with the one before
+        if seen % slides == 0:
+            left_at_start.append(any(p.grad is not None for p in self.model.parameters()))
+        seen += 1
+        return None if seen % slides == 0 else original(self, group)
+
+    monkeypatch.setattr(TrainingLoop, "_group_loss", last_cannot_be_compared)
+    execute(planned)
+    assert left_at_start == [False] * 3
+
+
 def test_selection_that_cannot_be_made_is_refused_before_training(tmp_path: Path) -> None:
     planned = plan(tmp_path)[0]
     one_class = tuple(case for case in planned.job.val if case.target.label == "positive")

@@ -262,9 +262,10 @@ def _selective_inputs(places: tuple[int, ...], d: int, n: int, rng: torch.Genera
 
 
 def _s4d(u: Tensor, dt: Tensor, A: Tensor, C: Tensor, D: Tensor) -> Tensor:
-    """(T, d), as `s4d_reference` gives it; the kernel in float64, as `S4DKernel` makes it."""
+    """(T, d), as `s4d_reference` gives it; channel by channel and with the kernel in float64, as in `S4D`."""
     kernel = s4d_kernel(dt.double(), A.to(torch.complex128), C.to(torch.complex128), len(u), u.dtype)
-    return causal_convolution(u.T.contiguous(), kernel).T + D * u
+    channels = u.T.contiguous()  # (d, T)
+    return (causal_convolution(channels, kernel) + D[:, None] * channels).T
 
 
 def _scan(scan: Scan, inputs: Mapping[str, Tensor], which: str) -> None:

@@ -20,7 +20,7 @@ from torch.nn.functional import gelu, glu, linear
 from torch.utils.checkpoint import checkpoint
 
 #: numbers in one block of zero-padded channels; the convolution holds a few such blocks and their spectra
-BLOCK_NUMBERS = 1 << 22
+BLOCK_NUMBERS = 1 << 20
 DT_MIN, DT_MAX = 1e-3, 0.1
 
 

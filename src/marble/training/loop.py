@@ -124,6 +124,7 @@ class TrainingLoop:
         )
         total = 0.0
         group: list[tuple[str, Output]] = []
+        pending = False  # gradients that no step has used yet; none may outlive the epoch, checkpoints do not hold them
         for place, (slide, bag) in enumerate(prefetch(self._augmented, order)):
             torch.manual_seed(generator(self.job.seed, self.at.epoch, slide, place, "dropout").initial_seed())
             group.append((slide, self.precision.forward(self.model, bag)))
@@ -132,20 +133,25 @@ class TrainingLoop:
                 continue
             loss = self._group_loss(group)
             group = []
-            if loss is None:
-                continue
-            if not torch.isfinite(loss):
-                raise NonFiniteError(
-                    f"loss is {float(loss.detach())} at epoch {self.at.epoch + 1}, step {place + 1}",
-                    where=slide,
-                    hint="Lower the learning rate, or check this slide's features with `marble verify`",
-                )
-            slides = self.recipe.accumulate if self.recipe.accumulate_by == "mean" else 1
-            torch.autograd.backward(self.optimizer.scaled(loss / slides))
-            if (place + 1) % (self.recipe.accumulate * self.group) == 0 or last:
+            if loss is not None:
+                total += self._backward(loss, slide, place)
+                pending = True
+            if pending and ((place + 1) % (self.recipe.accumulate * self.group) == 0 or last):
                 self._step(slide, place, factor)
-            total += float(loss.detach())
+                pending = False
         return total / len(order)
+
+    def _backward(self, loss: Tensor, slide: str, place: int) -> float:
+        """Add the gradients of `loss`; its value."""
+        if not torch.isfinite(loss):
+            raise NonFiniteError(
+                f"loss is {float(loss.detach())} at epoch {self.at.epoch + 1}, step {place + 1}",
+                where=slide,
+                hint="Lower the learning rate, or check this slide's features with `marble verify`",
+            )
+        slides = self.recipe.accumulate if self.recipe.accumulate_by == "mean" else 1
+        torch.autograd.backward(self.optimizer.scaled(loss / slides))
+        return float(loss.detach())
 
     def _step(self, slide: str, place: int, factor: float) -> None:
         try:
