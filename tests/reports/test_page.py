@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -86,6 +87,21 @@ def test_figures_take_half_of_the_page_or_all_of_it(comparison: Comparison) -> N
     for stem, (_, figure) in all_figures(comparison).items():
         assert figure.get_figwidth() <= FULL_IN + 1e-9, stem
         assert figure.get_figwidth() <= HALF_IN * 1.1 or figure.get_figwidth() > 1.2 * HALF_IN, stem
+
+
+@pytest.mark.parametrize("sizes", [(16_133, 34_248, 578_050), (1_000, 1_001, 1_000), (700, 9_000_000, 90_000_000)])
+def test_labels_of_sizes_can_be_read(
+    comparison: Comparison, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    for model, size in zip(comparison.results.models, sizes, strict=True):
+        monkeypatch.setitem(model.record["model"], "parameters", size)
+    figure = all_figures(comparison)["cost"][1]
+    renderer = _drawn(figure)
+    axis = figure.axes[0].xaxis
+    labels = [label for label in axis.get_ticklabels(which="both") if label.get_text()]
+    boxes = [label.get_window_extent(renderer) for label in labels]
+    assert len(boxes) >= 2
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_curves_of_two_models_that_agree_are_both_seen(comparison: Comparison) -> None:

@@ -14,6 +14,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FixedLocator, NullFormatter
 from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_curve, roc_curve
 
@@ -245,7 +246,14 @@ def cost(comparison: Comparison) -> Figure | None:
         size = model.record["model"]["parameters"]
         axis.plot([size, size], [cell.interval.low, cell.interval.high], lw=1.5, color=style["color"])
         axis.plot([size], [cell.mean], "o", color=style["color"], label=model.key)
+    sizes = [model.record["model"]["parameters"] for model in comparison.results.models]
+    # Whole powers of ten, labelled: however close the sizes are, two labels stand below them, none upon another.
+    decades = range(int(np.floor(np.log10(min(sizes)))), int(np.floor(np.log10(max(sizes)))) + 2)
     axis.set(xscale="log", xlabel="Parameters", ylabel=NAMES.get(metric, metric))
+    axis.set_xlim(10.0 ** decades[0], 10.0 ** decades[-1])
+    axis.xaxis.set_major_locator(FixedLocator([10.0**decade for decade in decades]))
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k, 100k, 1M
+    axis.xaxis.set_minor_formatter(NullFormatter())
     _legend_below(figure, axis)
     return figure
 
