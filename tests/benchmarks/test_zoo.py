@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -104,7 +105,7 @@ def test_bag_has_a_sixteenth_of_the_tiles_per_level() -> None:
 def test_a_size_that_would_take_too_much_is_left_out(
     seconds: float, taken: int, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zoo, "available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(zoo, "available_bytes", lambda: 12 << 30)
     known = zoo.Row("abmil", 1024, "forward", seconds, seconds, 1.0, 1, 1.0, taken, 1.0)
     reason = zoo.too_much(known, 4096)
     assert reason is None if said is None else said in str(reason)
@@ -129,9 +130,32 @@ def test_a_run_that_is_stopped_keeps_what_it_measured(tmp_path: Path, monkeypatc
     assert [row["model"] for row in kept["models"]] == [zoo.QUICK_MODELS[0]] * 2
     assert kept["not_measured_yet"] == [zoo.QUICK_MODELS[1]]
 
+    asked: list[tuple[str, str, list[int]]] = []
+
+    def second_run(name: str, which: str, *rest: Any) -> list[zoo.Row]:
+        known = rest[-1]
+        asked.append((name, which, sorted(known)))
+        return list(known.values()) or [zoo.Row(name, 256, which, 1.0, 1.0, 1.0, 1, 1.0, 1, 1.0)]
+
+    monkeypatch.setattr(zoo, "measure_model", second_run)
+    result = zoo.run(json_path=tmp_path / "zoo.json", quick=True)
+    assert asked == [(m, w, [256] if m == zoo.QUICK_MODELS[0] else []) for m in zoo.QUICK_MODELS for w in zoo.PASSES]
+    assert len(result["models"]) == 4
+
+
+def test_figures_of_another_machine_are_not_gone_on_from(tmp_path: Path) -> None:
+    files.publish_json(tmp_path / "zoo.json", {"benchmark": "zoo", "machine": "another", "models": [1]})
+    assert zoo._measured_before(tmp_path / "zoo.json", {"benchmark": "zoo", "machine": "this one"}) == {}
+    assert zoo._measured_before(tmp_path / "zoo.json", {"benchmark": "zoo", "machine": "another"})["models"] == [1]
+
+
+def test_a_known_size_is_not_measured_again() -> None:
+    row = zoo.Row("mean", 64, "forward", 1.0, 1.0, 1.0, 1, 1.0, 1, 1.0)
+    assert zoo.measure_model("mean", "forward", (64,), 1, [], {64: row}) == [row]
+
 
 def test_a_long_pass_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo, "peak_memory", lambda *_, threads: 1)
     for limit, repeats in ((0.0, 1), (1e9, 2)):
         monkeypatch.setattr(zoo, "LONG_SECONDS", limit)
-        assert zoo.measure_model("mean", "forward", (64,), 2, [])[0].repeats == repeats
+        assert zoo.measure_model("mean", "forward", (64,), 2, [], {})[0].repeats == repeats

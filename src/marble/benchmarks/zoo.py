@@ -8,7 +8,8 @@ Per model, size T (fine tokens, T/16 in the level above, as many levels as the m
 
 A model and its products take turns; medians; passes of many seconds once. Memory is measured in processes of its own.
 A size at which a model would take too much time or memory, by what it took at the size before, is left out, and the
-result says so. The JSON is written anew after every model, so that a run that is stopped has measured something.
+result says so. The JSON is written anew after every model; a run that was stopped goes on from it, and keeps what it
+holds (delete the file to measure anew).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from marble.bags.augment import generator
 from marble.bags.bag import Bag, Level
 from marble.benchmarks.measure import available_bytes, interleaved, machine, peak_memory
 from marble.benchmarks.zoo_gemms import RecordProducts, bare
-from marble.files import publish, publish_json
+from marble.files import publish, publish_json, read_json
 from marble.models import MODELS, BagModel, Output, build, model_options
 from marble.models.s4d import causal_convolution, s4d_kernel
 from marble.models.scan import selective_scan
@@ -48,7 +49,6 @@ QUICK_MODELS = ("marble", "csmil")  # two and three levels
 REPEATS, QUICK_REPEATS = 3, 1
 SCAN_TOKENS, QUICK_SCAN_TOKENS = 4096, 256
 SCAN_TARGET = 5.0  # times faster than a token-by-token loop
-MEMORY_LIMIT = 6 << 30
 MEMORY_SHARE = 0.6  # of the free memory
 SECONDS_LIMIT = 120.0
 LONG_SECONDS = 10.0  # a pass of this length is not repeated
@@ -88,22 +88,23 @@ def run(json_path: str | Path | None = None, quick: bool = False, repeats: int =
     """Measure, print two tables, and write JSON and, beside it, a plot if asked."""
     repeats = QUICK_REPEATS if quick else repeats
     names = QUICK_MODELS if quick else tuple(MODELS)
-    result: dict[str, Any] = {
-        "benchmark": "zoo",
-        "quick": quick,
-        "machine": machine(),
-        "dim": DIM,
-        "repeats": repeats,
+    about = {"benchmark": "zoo", "quick": quick, "machine": machine(), "dim": DIM, "repeats": repeats}
+    before = _measured_before(json_path, about)
+    scans_of = QUICK_SCAN_TOKENS if quick else SCAN_TOKENS
+    result: dict[str, Any] = about | {
         "models": [],
         "not_measured_yet": list(names),
-        "scans": [asdict(row) for row in measure_scans(QUICK_SCAN_TOKENS if quick else SCAN_TOKENS, repeats)],
+        "scans": before.get("scans") or [asdict(row) for row in measure_scans(scans_of, repeats)],
         "scan_target": f">= {SCAN_TARGET:g}",
         "left_out": [],
     }
+    known = [Row(**row) for row in before.get("models", [])]
     rows: list[Row] = []
     for place, name in enumerate(names, start=1):
         for which in PASSES:
-            rows += measure_model(name, which, QUICK_SIZES if quick else SIZES, repeats, result["left_out"])
+            mine = {row.tokens: row for row in known if (row.model, row.which) == (name, which)}
+            sizes = QUICK_SIZES if quick else SIZES
+            rows += measure_model(name, which, sizes, repeats, result["left_out"], mine)
         result["models"] = [asdict(row) for row in rows]
         result["not_measured_yet"] = list(names[place:])
         if json_path is not None:
@@ -112,6 +113,14 @@ def run(json_path: str | Path | None = None, quick: bool = False, repeats: int =
     if json_path is not None:
         publish(Path(json_path).with_suffix(".png"), _png(plot(rows)))
     return result
+
+
+def _measured_before(json_path: str | Path | None, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What an earlier run of the same kind on the same machine wrote; nothing if there is none."""
+    if json_path is None or not Path(json_path).is_file():
+        return {}
+    found: dict[str, Any] = read_json(json_path)
+    return found if all(found.get(key) == value for key, value in about.items()) else {}
 
 
 # ---- the models ----------------------------------------------------------------------------------------------------
@@ -164,10 +173,15 @@ def _training_loss(model: BagModel, out: Output, label: int) -> Tensor:
     return loss if extra is None else loss + extra
 
 
-def measure_model(name: str, which: str, sizes: Sequence[int], repeats: int, left_out: list[str]) -> list[Row]:
-    """The model at every size it can be measured at; cost is expected to grow no less than linearly."""
+def measure_model(
+    name: str, which: str, sizes: Sequence[int], repeats: int, left_out: list[str], known: Mapping[int, Row]
+) -> list[Row]:
+    """The model at every size it can be measured at, but for the `known` ones; cost is expected to grow linearly."""
     rows: list[Row] = []
     for tokens in sorted(sizes):
+        if tokens in known:
+            rows.append(known[tokens])
+            continue
         reason = too_much(rows[-1], tokens) if rows else None
         if reason is not None:
             left_out.append(f"{name}: {which} of {tokens} tokens {reason}")
@@ -199,7 +213,7 @@ def measure_model(name: str, which: str, sizes: Sequence[int], repeats: int, lef
 def too_much(known: Row, tokens: int) -> str | None:
     """Why a size is left out, from what a smaller one took; None if it is not."""
     growth = tokens / known.tokens
-    memory, limit = known.bytes * growth, min(MEMORY_LIMIT, MEMORY_SHARE * available_bytes())
+    memory, limit = known.bytes * growth, MEMORY_SHARE * available_bytes()
     if memory > limit:
         return f"would take about {memory / 2**30:.1f} GiB, more than {limit / 2**30:.1f} GiB"
     if known.seconds * growth > SECONDS_LIMIT:
