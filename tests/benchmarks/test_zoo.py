@@ -12,7 +12,7 @@ from torch.nn.functional import conv1d, conv2d, scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from marble import files
-from marble.benchmarks import zoo
+from marble.benchmarks import zoo, zoo_scans
 from marble.benchmarks.measure import peak_memory
 from marble.benchmarks.zoo_gemms import Product, RecordProducts, bare
 
@@ -27,14 +27,14 @@ def test_quick_run_writes_every_documented_field(tmp_path: Path, monkeypatch: py
     assert (tmp_path / "zoo.png").read_bytes().startswith(b"\x89PNG")
     assert {"machine", "dim", "repeats", "scan_target", "left_out"} <= set(result)
     measured = {(row["model"], row["tokens"], row["which"]) for row in result["models"]}
-    assert measured == {(m, t, w) for m in zoo.QUICK_MODELS for t in zoo.QUICK_SIZES for w in zoo.PASSES}
+    assert measured == {(m, t, w) for m in zoo.QUICK_MODELS for t in zoo.QUICK_SIZES for w in zoo_scans.PASSES}
     for row in result["models"]:
         assert row["seconds"] > 0
         assert row["ratio"] == pytest.approx(row["seconds"] / row["products_seconds"])
         assert row["products_gflop"] > 0
         assert row["bytes"] >= 0
     assert {(row["scan"], row["which"]) for row in result["scans"]} == {
-        (scan, which) for scan in ("selective scan", "selective scan 2-D", "s4d") for which in zoo.PASSES
+        (scan, which) for scan in ("selective scan", "selective scan 2-D", "s4d") for which in zoo_scans.PASSES
     }
     assert all(row["ratio"] > 0 for row in result["scans"])
 
@@ -112,7 +112,7 @@ def test_a_size_that_would_take_too_much_is_left_out(
 
 
 def test_scans_equal_the_loops_they_are_timed_against() -> None:
-    for name, (inputs, fast, loop) in zoo.scans(16).items():
+    for name, (inputs, fast, loop) in zoo_scans.scans(16).items():
         torch.testing.assert_close(fast(inputs), loop(inputs), rtol=1e-4, atol=1e-4, msg=name)
 
 
@@ -139,7 +139,8 @@ def test_a_run_that_is_stopped_keeps_what_it_measured(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(zoo, "measure_model", second_run)
     result = zoo.run(json_path=tmp_path / "zoo.json", quick=True)
-    assert asked == [(m, w, [256] if m == zoo.QUICK_MODELS[0] else []) for m in zoo.QUICK_MODELS for w in zoo.PASSES]
+    known = {zoo.QUICK_MODELS[0]: [256]}
+    assert asked == [(m, w, known.get(m, [])) for m in zoo.QUICK_MODELS for w in zoo_scans.PASSES]
     assert len(result["models"]) == 4
 
 
