@@ -9,14 +9,17 @@ The result is A1 Z A3 v plus a depthwise convolution of v along the tokens. The 
 nothing larger than (n, d) per head outlives its step. Tokens are padded with zeros on the left to l * m rows; the
 padding is not masked: it counts in the landmarks and in the softmax denominators, as in the original.
 
-A small bag has many landmarks of padding alone. They are all zero, so their rows and columns in A2 are equal, and the
-pseudo-inverse is exactly that of a smaller matrix in which they are one: with c equal landmarks first, F = (their sum
-/ sqrt(c), the others) and A2' = F A2 F^T, Z = F^T Z' F. A bag of 65 tiles inverts 66 x 66 instead of 256 x 256.
+A small bag has many landmarks of padding alone, all zero. The first c landmarks being equal, only one is kept, which
+counts c times: its key has log c added to its scores, and so has the first token for the padding left out with them.
+Rows and columns of A2 that belong to equal landmarks are equal too, and Z is exactly that of a smaller matrix in which
+they are one: with F = (their sum / sqrt(c), the others) and A2' = F A2 F^T, Z = F^T Z' F. A bag of 65 tiles is 66
+tokens and inverts 66 x 66 instead of 256 and 256 x 256.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 import torch
 from torch import Tensor, nn
@@ -27,26 +30,21 @@ from marble.errors import InputError
 
 @dataclass(frozen=True)
 class Landmarked:
-    """Queries, keys and values of one call with their landmarks; p = l * m padded tokens."""
+    """Queries, keys and values of one call with their landmarks: m' = m - c + 1 of them, and p = l * m' tokens."""
 
     q: Tensor  # (h, p, d), scaled by d^-1/2
     k: Tensor  # (h, p, d)
     v: Tensor  # (h, p, d)
-    q_mean: Tensor  # (h, m, d)
-    k_mean: Tensor  # (h, m, d)
-    inverse: Tensor  # (h, m - c + 1, m - c + 1) Z'
-    equal: int  # c: the first c landmarks are equal
+    q_mean: Tensor  # (h, m', d)
+    k_mean: Tensor  # (h, m', d)
+    inverse: Tensor  # (h, m', m') Z'
+    equal: int  # c: the first landmark stands for this many
+    left_out: int  # l * (c - 1) rows of padding: the first token stands for these and itself
     tokens: int  # n: the last n of the p rows are real
 
-    def folded(self, by_landmark: Tensor) -> Tensor:
-        """F x: (..., m, d) one row per landmark -> (..., m - c + 1, d); the first c rows are equal."""
-        first = by_landmark[..., self.equal - 1 : self.equal, :] * self.equal**0.5
-        return torch.cat([first, by_landmark[..., self.equal :, :]], dim=-2)
-
-    def unfolded(self, by_landmark: Tensor) -> Tensor:
-        """F^T x: (..., m - c + 1, d) -> (..., m, d)."""
-        first = by_landmark[..., :1, :] / self.equal**0.5
-        return torch.cat([first.expand(*first.shape[:-2], self.equal, -1), by_landmark[..., 1:, :]], dim=-2)
+    def with_padding(self, by_token: Tensor) -> Tensor:
+        """(h, p, d) of queries or values -> (h, l * m, d), with the rows that were left out."""
+        return pad(by_token, (0, 0, self.left_out, 0))
 
 
 class NystromAttention(nn.Module):
@@ -92,30 +90,39 @@ class NystromAttention(nn.Module):
     def project(self, x: Tensor) -> Landmarked:
         n, m = x.shape[0], self.landmarks
         group = -(-n // m)  # l
-        padded = pad(x, (0, 0, group * m - n, 0))  # (p, dim)
-        q, k, v = self.qkv(padded).view(group * m, 3, self.heads, self.width).permute(1, 2, 0, 3)  # each (h, p, d)
-        q = q * self.width**-0.5
-        q_mean, k_mean = (t.reshape(self.heads, m, group, self.width).mean(dim=2) for t in (q, k))  # (h, m, d)
-        between = torch.softmax(q_mean @ k_mean.transpose(1, 2), dim=-1)  # (h, m, m) A2
         equal = max((group * m - n) // group, 1)  # c
-        return Landmarked(q, k, v, q_mean, k_mean, pseudo_inverse(between, self.iterations, equal), equal, n)
+        kept = m - equal + 1  # m'
+        padded = pad(x, (0, 0, group * kept - n, 0))  # (p, dim)
+        q, k, v = self.qkv(padded).view(group * kept, 3, self.heads, self.width).permute(1, 2, 0, 3)  # each (h, p, d)
+        q = q * self.width**-0.5
+        q_mean, k_mean = (t.reshape(self.heads, kept, group, self.width).mean(dim=2) for t in (q, k))  # (h, m', d)
+        between = _weights(q_mean, k_mean, equal)  # (h, m', m') A2 with the first c columns added up
+        inverse = pseudo_inverse(between, self.iterations, equal)
+        return Landmarked(q, k, v, q_mean, k_mean, inverse, equal, group * (equal - 1), n)
 
     def mix(self, at: Landmarked) -> Tensor:
-        summary = at.folded(_attend(at.q_mean, at.k, at.v))  # F A3 v
-        mixed = _attend(at.q, at.k_mean, at.unfolded(at.inverse @ summary))  # (h, p, d) A1 (Z (A3 v))
-        mixed = mixed + self.conv(at.v.unsqueeze(0)).squeeze(0)
-        rows = mixed[:, : at.tokens] if self.first_rows else mixed[:, -at.tokens :]  # (h, n, d)
-        out: Tensor = self.dropout(self.out(rows.transpose(0, 1).flatten(1)))  # (n, dim)
+        summary = _scale_first(_attend(at.q_mean, at.k, at.v, at.left_out + 1), at.equal**0.5)  # (h, m', d) F A3 v
+        landmark_values = _scale_first(at.inverse @ summary, at.equal**-0.5)
+        if self.first_rows:
+            q, v = (at.with_padding(t) for t in (at.q, at.v))
+            rows = slice(None, at.tokens)
+        else:
+            q, v = at.q, at.v
+            rows = slice(-at.tokens, None)
+        mixed = _attend(q[:, rows], at.k_mean, landmark_values, at.equal)  # (h, n, d) A1 (Z (A3 v))
+        mixed = mixed + self.conv(v.unsqueeze(0)).squeeze(0)[:, rows]
+        out: Tensor = self.dropout(self.out(mixed.transpose(0, 1).flatten(1)))  # (n, dim)
         return out
 
     def attention_of(self, at: Landmarked, rows: Tensor) -> Tensor:
         """(h, len(rows), n) weights A1 Z A3 with which the results at `rows` see the n tokens; may be negative."""
-        first = 0 if self.first_rows else at.q.shape[1] - at.tokens
+        q = at.with_padding(at.q) if self.first_rows else at.q[:, -at.tokens :]
         weights = at.q.new_empty(self.heads, len(rows), at.tokens)
-        for head in range(self.heads):  # one (m, p) softmax at a time
-            near = torch.softmax(at.q[head, first + rows] @ at.k_mean[head].T, dim=-1)  # (rows, m) of A1
-            far = torch.softmax(at.q_mean[head] @ at.k[head].T, dim=-1)[:, -at.tokens :]  # (m, n) of A3
-            weights[head] = (at.folded(near.T).T @ at.inverse[head]) @ at.folded(far)
+        for head in range(self.heads):  # one (m', p) softmax at a time
+            near = _weights(q[head, rows], at.k_mean[head], at.equal)  # (rows, m')
+            far = _weights(at.q_mean[head], at.k[head], at.left_out + 1)[:, -at.tokens :]  # (m', n)
+            near = _scale_first(near.T, at.equal**-0.5).T  # A1 F^T
+            weights[head] = (near @ at.inverse[head]) @ _scale_first(far, at.equal**0.5)
         return weights
 
 
@@ -125,17 +132,18 @@ def pseudo_inverse(a: Tensor, iterations: int, equal: int = 1) -> Tensor:
     One scale for all heads: the starting point divides by the largest row sum and column sum over every head.
 
     Args:
-        a: non-negative matrices.
+        a: (h, m', m') non-negative matrices; the first row is one of c equal rows, the first column the sum of c equal
+            columns.
         iterations: how often to improve the starting point.
-        equal: c, the first c rows are equal and so are the first c columns.
+        equal: c.
 
     Returns:
-        (h, m - c + 1, m - c + 1) Z'; with `equal` = 1, Z itself.
+        (h, m', m') Z'; with `equal` = 1, Z itself.
     """
-    scale = a.sum(dim=-1).max() * a.sum(dim=-2).max()
-    fold = torch.ones(a.shape[-1] - equal + 1, dtype=a.dtype, device=a.device)
-    fold[0] = equal**0.5
-    a = a[:, equal - 1 :, equal - 1 :] * fold * fold[:, None]
+    column_sums = _scale_first(a, equal).sum(dim=-2, keepdim=True)  # (h, 1, m'), the first c of them added up
+    largest_column = _scale_first(column_sums.transpose(-1, -2), 1 / equal).max()
+    scale = a.sum(dim=-1).max() * largest_column
+    a = _scale_first(_scale_first(a, equal**0.5).transpose(-1, -2), equal**-0.5).transpose(-1, -2)  # F A2 F^T
     z = a.transpose(-1, -2) / scale
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
     for _ in range(iterations):
@@ -144,6 +152,27 @@ def pseudo_inverse(a: Tensor, iterations: int, equal: int = 1) -> Tensor:
     return z
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k^T) v per head, without keeping the softmax."""
-    return scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), scale=1.0).squeeze(0)
+def _attend(q: Tensor, k: Tensor, v: Tensor, times: int) -> Tensor:
+    """softmax(q k^T) v per head, without keeping the softmax; the first key and value stand for `times` equal ones."""
+    bias = None if times == 1 else _first_counts(k, times)[None, None, None]  # (1, 1, 1, keys)
+    return scaled_dot_product_attention(
+        q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), attn_mask=bias, scale=1.0
+    ).squeeze(0)
+
+
+def _weights(q: Tensor, k: Tensor, times: int) -> Tensor:
+    """softmax(q k^T), whose first column is the sum of `times` equal ones."""
+    scores = q @ k.transpose(-1, -2)
+    return torch.softmax(scores if times == 1 else scores + _first_counts(k, times), dim=-1)
+
+
+def _first_counts(k: Tensor, times: int) -> Tensor:
+    """(keys,) to be added to scores so that the first key counts `times` times."""
+    bias = k.new_zeros(k.shape[-2])
+    bias[0] = log(times)
+    return bias
+
+
+def _scale_first(x: Tensor, factor: float) -> Tensor:
+    """(..., rows, columns) with the first row multiplied."""
+    return x if factor == 1 else torch.cat([x[..., :1, :] * factor, x[..., 1:, :]], dim=-2)
