@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from marble.cli import assemble
 from marble.errors import MarbleError
 from marble.synthetic.cohort import write_cohort
 from marble.synthetic.slides import Planted, write_slide
+from marble.version import VERSION
 
 EXPERIMENT = """
 cohort = { path = "synthetic:%s", patients = 24 }
@@ -103,6 +106,11 @@ def test_slides_to_bags(tmp_path: Path) -> None:
     assert "2 slides" in planned.output
 
 
+def test_the_module_is_the_command() -> None:
+    said = subprocess.run([sys.executable, "-m", "marble", "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"marble {VERSION}\n"
+
+
 def test_split_and_its_audit(tmp_path: Path) -> None:
     table, _ = write_cohort(tmp_path, "burden", 20)
     made = _marble("split", table, "--out", tmp_path / "splits", "--repeats", "2")
@@ -115,6 +123,18 @@ def test_split_and_its_audit(tmp_path: Path) -> None:
     found = _marble("split", table, "--check", leaky)
     assert found.exit_code == 1
     assert "P0001" in found.output
+
+
+def test_split_where_slides_of_a_patient_differ(tmp_path: Path) -> None:
+    table = tmp_path / "mixed.csv"
+    rows = [f"P{i},P{i}-{label},{label}" for i in range(6) for label in "ab"]
+    table.write_text("\n".join(["case_id,slide_id,label", *rows]) + "\n")
+    refused = _marble("split", table, "--out", tmp_path / "splits", "--scheme", "kfold", "--folds", "3")
+    assert "--scored-by" in str(refused.exception)
+    chosen = ("--scheme", "kfold", "--folds", "3", "--repeats", "1", "--scored-by", "slide")
+    made = _marble("split", table, "--out", tmp_path / "splits", *chosen)
+    assert made.exit_code == 0, made.output
+    assert "scored by slide, split by case" in made.output
 
 
 @pytest.mark.parametrize(

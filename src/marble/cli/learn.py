@@ -33,13 +33,14 @@ def split(
     event_coding: Annotated[
         str | None, typer.Option(help="1=event or 1=censored, where the format does not say.")
     ] = None,
+    scored_by: Annotated[str, typer.Option(help="case; or slide, if slides of one patient differ in target.")] = "case",
 ) -> None:
     """Divide patients into train, validation and test; or audit somebody's split file with --check."""
     from marble.cohorts import audit, holdout, kfold, read_cohort, write_splits
     from marble.errors import InputError
     from marble.specs import unknown_choice
 
-    options: dict[str, Any] = {"task": task, "label": label, "event_coding": event_coding}
+    options: dict[str, Any] = {"task": task, "label": label, "event_coding": event_coding, "scored_by": scored_by}
     found = None if cohort is None else read_cohort(cohort, **options)
     if check is not None:
         result = audit(check, found)

@@ -84,7 +84,7 @@ def _case(rows: list[Entry], scored_by: ScoredBy, classes: tuple[str, ...], layo
         what = (
             f"patient '{first.case_id}' has {_said(differs.target)} here, {_said(first.target)} in row {first.row.line}"
         )
-        hint = 'Give the patient one target, or pass scored_by="slide"'
+        hint = "Give the patient one target, or score by slide (scored_by in an experiment, --scored-by in a command)"
         raise differs.table.fault(differs.row, layout.label or layout.time or differs.column, what, hint)
     sites = {row.site for row in rows}
     if len(sites) > 1:

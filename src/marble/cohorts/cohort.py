@@ -37,7 +37,7 @@ class Case:
     """One patient.
 
     In a cohort scored by slide, slides of one patient may have targets of their own (`slide_targets`); `target` is
-    then the one by which the patient is stratified.
+    then the commonest of them.
     """
 
     case_id: str

@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
-from marble.cohorts.cohort import Case, Cohort, Survival
+from marble.cohorts import balance
+from marble.cohorts.cohort import Case, Cohort, ScoredBy, Survival, Target
 from marble.errors import SplitError
 from marble.specs import Spec
 
@@ -124,24 +126,37 @@ def with_validation(split: Split, cohort: Cohort, share: float) -> Split:
     if not 0 < share < 1:
         raise SplitError(f"a share of {share}", hint="Give a share between 0 and 1, such as 0.1")
     cases = [cohort.case(patient) for patient in split.train]
-    train, val = _deal_cases(cases, (1 - share, share), f"{split.seed}/{split.repeat}/validation")
+    draw = f"{split.seed}/{split.repeat}/validation"
+    train, val = _deal_patients(cases, (1 - share, share), draw, cohort.scored_by)
     return split.model_copy(update={"train": train, "val": val})
 
 
 def _deal(cohort: Cohort, fractions: Sequence[float], draw: str, by_site: bool) -> list[tuple[str, ...]]:
     cases = list(cohort.cases)
-    dealt = _deal_sites(cases, fractions, draw, cohort) if by_site else _deal_cases(cases, fractions, draw)
+    if by_site:
+        dealt = _deal_groups(_sites(cases, len(fractions), cohort.name), fractions, draw, cohort.scored_by)
+    else:
+        dealt = _deal_patients(cases, fractions, draw, cohort.scored_by)
     if not all(dealt):
         what = f"{len(cases)} patients are too few for {len(fractions)} parts of {min(fractions):.0%} or more"
         raise SplitError(what, where=cohort.name, hint="Use larger parts or fewer folds")
     return dealt
 
 
+def _deal_patients(
+    cases: list[Case], fractions: Sequence[float], draw: str, scored_by: ScoredBy
+) -> list[tuple[str, ...]]:
+    """By class of the patients; where a patient has slides of several classes, by the classes of the slides."""
+    if scored_by == "slide" and any(case.slide_targets for case in cases):
+        return _deal_groups({case.case_id: [case] for case in cases}, fractions, draw, scored_by)
+    return _deal_cases(cases, fractions, draw)
+
+
 def _deal_cases(cases: list[Case], fractions: Sequence[float], draw: str) -> list[tuple[str, ...]]:
     """Patients into parts; in every stratum each part gets its exact share, rounded down or up."""
     strata: dict[str, list[Case]] = {}
     for case in cases:
-        strata.setdefault(_stratum(case), []).append(case)
+        strata.setdefault(_stratum(case.target), []).append(case)
     owed = [0.0] * len(fractions)  # how many patients each part is short of its exact share so far
     parts: list[list[str]] = [[] for _ in fractions]
     for name in sorted(strata, key=lambda name: (-len(strata[name]), _lot(draw, name))):
@@ -186,46 +201,45 @@ def _by_time(cases: list[Case], counts: list[int]) -> Iterator[tuple[list[Case],
         start = end
 
 
-def _deal_sites(cases: list[Case], fractions: Sequence[float], draw: str, cohort: Cohort) -> list[tuple[str, ...]]:
-    """Whole sites into parts, large ones first, each where it brings the strata closest to their shares."""
+def _sites(cases: list[Case], parts: int, cohort_name: str) -> dict[str, list[Case]]:
     sites: dict[str, list[Case]] = {}
     for case in cases:
         if case.site is None:
             hint = "Give a site column, or do not split by site"
-            raise SplitError(f"patient '{case.case_id}' has no site", where=cohort.name, hint=hint)
+            raise SplitError(f"patient '{case.case_id}' has no site", where=cohort_name, hint=hint)
         sites.setdefault(case.site, []).append(case)
-    if len(sites) < len(fractions):
-        what = f"{len(sites)} sites cannot fill {len(fractions)} parts"
-        raise SplitError(what, where=cohort.name, hint="Use fewer folds, or do not split by site")
-    totals = Counter(_stratum(case) for case in cases)
-    filled = [Counter[str]() for _ in fractions]
+    if len(sites) < parts:
+        what = f"{len(sites)} sites cannot fill {parts} parts"
+        raise SplitError(what, where=cohort_name, hint="Use fewer folds, or do not split by site")
+    return sites
+
+
+def _deal_groups(
+    groups: dict[str, list[Case]], fractions: Sequence[float], draw: str, scored_by: ScoredBy
+) -> list[tuple[str, ...]]:
+    """Whole groups into parts, so that every stratum comes as close to its shares as it can."""
+    held = {name: _count(cases, scored_by) for name, cases in groups.items()}
+    strata = sorted(set().union(*held.values()))
+    # Groups of about the same size (same power of two) are drawn by lot, so that repeats differ.
+    order = sorted(groups, key=lambda name: (-held[name].total().bit_length(), _lot(draw, name)))
+    counts = np.array([[held[name][stratum] for stratum in strata] for name in order], dtype=np.float64)
     parts: list[list[str]] = [[] for _ in fractions]
-    # Sites of about the same size (same power of two) are drawn by lot, so that repeats differ.
-    order = sorted(sites, key=lambda site: (-len(sites[site]).bit_length(), _lot(draw, site)))
-    for position, site in enumerate(order):
-        adds = Counter(_stratum(case) for case in sites[site])
-        empty = [i for i, part in enumerate(parts) if not part]
-        # The last sites go to parts that would otherwise stay empty.
-        allowed = empty if len(order) - position <= len(empty) else range(len(parts))
-        best = min(allowed, key=lambda i: (_excess(filled[i], adds, totals, fractions[i]), i))
-        filled[best].update(adds)
-        parts[best] += [case.case_id for case in sites[site]]
+    for name, part in zip(order, balance.deal(counts, fractions), strict=True):
+        parts[part] += [case.case_id for case in groups[name]]
     return [tuple(sorted(part)) for part in parts]
 
 
-def _excess(filled: Counter[str], adds: Counter[str], totals: Counter[str], fraction: float) -> float:
-    """How much further from its share a part gets, relative to the share, when a site is added."""
-    change = 0.0
-    for name, total in totals.items():
-        want = total * fraction
-        change += ((filled[name] + adds[name] - want) ** 2 - (filled[name] - want) ** 2) / want
-    return change
+def _count(cases: list[Case], scored_by: ScoredBy) -> Counter[str]:
+    """How many patients of each stratum; or how many slides, if slides are scored."""
+    if scored_by == "case":
+        return Counter(_stratum(case.target) for case in cases)
+    return Counter(_stratum(case.target_of(slide)) for case in cases for slide in case.slides)
 
 
-def _stratum(case: Case) -> str:
-    if isinstance(case.target, Survival):
-        return "event" if case.target.event else "censored"
-    return case.target
+def _stratum(target: Target) -> str:
+    if isinstance(target, Survival):
+        return "event" if target.event else "censored"
+    return target
 
 
 def _time(case: Case) -> float:
