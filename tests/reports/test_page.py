@@ -7,8 +7,10 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from matplotlib.figure import Figure
 
 from marble.reports.collect import collect
 from marble.reports.compare import Comparison, compare
-from marble.reports.figures import FULL_IN, HALF_IN, all_figures
+from marble.reports.figures import FULL_IN, HALF_IN, all_figures, confusion
 from marble.reports.page import _cell, _in_rows, write_report
 from marble.reports.tables import table_rows
 from marble.tasks.base import outcome_arrays
@@ -102,6 +104,34 @@ def test_labels_of_sizes_can_be_read(
     boxes = [label.get_window_extent(renderer) for label in labels]
     assert len(boxes) >= 2
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+@pytest.mark.parametrize("models", [1, 2, 5, 17])
+@pytest.mark.parametrize("classes", [("0", "1"), ("healthy", "moderately-to-poorly differentiated", "poor", "unknown")])
+def test_names_of_classes_can_be_read(classes: tuple[str, ...], models: int) -> None:
+    columns = [f"p_{place}" for place in range(len(classes))]
+    test = SimpleNamespace(targets=classes, readouts={name: np.eye(len(classes))[i] for i, name in enumerate(columns)})
+    one = SimpleNamespace(key="a model", repeats=[SimpleNamespace(test=test)])
+    results = SimpleNamespace(
+        task=SimpleNamespace(name="classification", columns=columns),
+        spec=SimpleNamespace(classes=classes),
+        models=[one] * models,
+    )
+    figure = confusion(cast("Comparison", SimpleNamespace(results=results)))
+    assert figure is not None
+    assert figure.get_figwidth() <= FULL_IN
+    renderer = _drawn(figure)
+    labels = [label for axis in figure.axes for label in (*axis.get_xticklabels(), *axis.get_yticklabels())]
+    titles = [axis.title for axis in figure.axes]
+    boxes = [text.get_window_extent(renderer) for text in (*labels, *titles) if text.get_text()]
+    assert {text.get_text().replace("\n", " ").replace("- ", "-") for text in labels} - {""} == set(classes)
+    for box in boxes:
+        assert min(box.x0, box.y0) >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    panels = [axis.get_window_extent(renderer) for axis in figure.axes]
+    assert not any(box.overlaps(panel) for box in boxes for panel in panels)
 
 
 def test_curves_of_two_models_that_agree_are_both_seen(comparison: Comparison) -> None:

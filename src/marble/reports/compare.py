@@ -9,6 +9,7 @@ import numpy as np
 
 from marble.reports.collect import ModelResults, Repeat, Results
 from marble.reports.statistics import (
+    Draws,
     Interval,
     Paired,
     PatientBootstrap,
@@ -27,7 +28,8 @@ class Cell:
 
     mean: float | Undefined
     sd: float | None = None  # over repeats; None for a single one
-    interval: Interval | None = None  # None where the metric has no fast weighted form
+    interval: Interval | None = None  # None where the metric has no fast weighted form, or too few samples a value
+    left_out: float = 0.0  # share of repeats without a value, over all samples behind the interval
     runs: int = 0
 
 
@@ -76,18 +78,20 @@ def compare(results: Results) -> Comparison:
     return Comparison(results, tuple(rows), tested)
 
 
-def _cell(model: ModelResults, name: str, draws: dict[str, np.ndarray]) -> Cell:
+def _cell(model: ModelResults, name: str, draws: dict[str, Draws]) -> Cell:
     values = model.values(name)
     undefined = [value for value in values if isinstance(value, Undefined)]
     if undefined:
         return Cell(undefined[0], runs=len(values))
     numbers = [float(value) for value in values if not isinstance(value, Undefined)]
     mean = fmean(numbers)
-    interval = bootstrap_interval(mean, draws[name]) if name in draws else None
-    return Cell(mean, stdev(numbers) if len(numbers) > 1 else None, interval, len(numbers))
+    sd = stdev(numbers) if len(numbers) > 1 else None
+    if name not in draws:
+        return Cell(mean, sd, runs=len(numbers))
+    return Cell(mean, sd, bootstrap_interval(mean, draws[name]), draws[name].left_out, len(numbers))
 
 
-def _test(results: Results, home: Row, other: Row, name: str, draws: dict[str, dict[str, np.ndarray]]) -> Paired | None:
+def _test(results: Results, home: Row, other: Row, name: str, draws: dict[str, dict[str, Draws]]) -> Paired | None:
     """Reference minus the other; DeLong for a binary AUC, bootstrap over the same patients otherwise."""
     ours, theirs = home.cells[name].mean, other.cells[name].mean
     if isinstance(ours, Undefined) or isinstance(theirs, Undefined):
@@ -103,12 +107,15 @@ def _test(results: Results, home: Row, other: Row, name: str, draws: dict[str, d
             for a, b in zip(home.model.repeats, other.model.repeats, strict=True)
         ]
         return delong_test(repeats, [repeat.test.patients for repeat in home.model.repeats])
-    return paired_bootstrap(ours - theirs, draws[home.model.key][name] - draws[other.model.key][name])
+    return paired_bootstrap(ours - theirs, draws[home.model.key][name], draws[other.model.key][name])
 
 
 def _two_of_each(repeat: Repeat) -> bool:
-    counts = [repeat.test.targets.count(label) for label in set(repeat.test.targets)]
-    return len(counts) == 2 and min(counts) >= 2
+    """Two patients with each class."""
+    by_class: dict[str, set[str]] = {}
+    for patient, target in zip(repeat.test.patients, repeat.test.targets, strict=True):
+        by_class.setdefault(str(target), set()).add(patient)
+    return len(by_class) == 2 and min(map(len, by_class.values())) >= 2
 
 
 def _weighted(results: Results, repeat: Repeat) -> dict[str, WeightedMetric]:

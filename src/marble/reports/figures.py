@@ -29,6 +29,7 @@ DASHES = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
 GRID = np.linspace(0, 1, 201)
 #: a figure takes half of the page's width or all of it
 HALF_IN, FULL_IN = 4.7, 9.9
+CLASS_NAME_CHARACTERS = 18  # per line
 
 mpl.rcParams.update(
     {
@@ -55,7 +56,7 @@ def all_figures(comparison: Comparison) -> dict[str, tuple[str, Figure]]:
             precision_recall,
         ),
         ("calibration", "Predicted probability against what happened, test patients of all repeats.", calibration),
-        ("confusion", "Confusion on test patients, all repeats; rows are the truth.", confusion),
+        ("confusion", "Confusion on the test cases of all repeats; rows are the truth.", confusion),
         (
             "kaplan-meier",
             "Test patients of all repeats by risk group; the cut is each run's training median.",
@@ -162,14 +163,23 @@ def confusion(comparison: Comparison) -> Figure | None:
     if results.task.name != "classification":
         return None
     classes = results.spec.classes
-    side = 1.2 + 0.22 * len(classes)
-    figure, axes = _axes(len(results.models), width=side, height=side + 0.25, columns=max(1, int(FULL_IN / side)))
-    for axis, model in zip(axes, results.models, strict=True):
+    names = [textwrap.fill(name, CLASS_NAME_CHARACTERS, break_long_words=False) for name in classes]
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    margin = 0.07 * longest
+    side = max(1.3, len(classes) * max(0.3, 0.15 * max(name.count("\n") + 1 for name in names)))
+    across = min(len(results.models), max(1, int((FULL_IN - margin) / (side + 0.25))))
+    # Names stand once, left of the first column and below the lowest panels; the figure grows by them.
+    figure, axes = _axes(len(results.models), width=side + 0.25, height=side + 0.45, columns=across)
+    width = figure.get_figwidth() + margin
+    if HALF_IN < width < 1.2 * HALF_IN:
+        width = HALF_IN  # a little closer together, and it stands beside another
+    figure.set_size_inches(width, figure.get_figheight() + margin)
+    for place, (axis, model) in enumerate(zip(axes, results.models, strict=True)):
         table = np.zeros((len(classes), len(classes)), dtype=int)
         for repeat in model.repeats:
             called = np.stack([repeat.test.readouts[name] for name in results.task.columns]).argmax(axis=0)
-            for target, place in zip(repeat.test.targets, called, strict=True):
-                table[classes.index(str(target)), place] += 1
+            for target, answer in zip(repeat.test.targets, called, strict=True):
+                table[classes.index(str(target)), answer] += 1
         share = table / np.maximum(1, table.sum(axis=1, keepdims=True))
         axis.imshow(share, cmap="Blues", vmin=0, vmax=1)
         for (row, column), count in np.ndenumerate(table):
@@ -179,10 +189,13 @@ def confusion(comparison: Comparison) -> Figure | None:
                 str(count),
                 ha="center",
                 va="center",
+                fontsize=8,
                 color="white" if share[row, column] > 0.6 else "black",
             )
-        axis.set_xticks(range(len(classes)), classes, rotation=30 if max(map(len, classes)) > 4 else 0)
-        axis.set_yticks(range(len(classes)), classes)
+        below, left = place + across >= len(axes), place % across == 0
+        upright = 90 if longest > 4 else 0
+        axis.set_xticks(range(len(classes)), names if below else [""] * len(classes), rotation=upright, fontsize=8)
+        axis.set_yticks(range(len(classes)), names if left else [""] * len(classes), fontsize=8)
         axis.set_title(_folded(model.key, side), fontsize=8)
         axis.grid(visible=False)
     return figure

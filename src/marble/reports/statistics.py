@@ -16,6 +16,7 @@ from marble.reports.weighted import WeightedMetric
 Floats = NDArray[np.float64]
 REPLICATES = 2000
 LEVEL = 0.95
+UNDEFINED_LIMIT = 0.2  # of the samples
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,20 @@ class Paired:
     test: str
 
 
+@dataclass(frozen=True)
+class Draws:
+    """A metric of B samples of patients.
+
+    With few test patients a sample may leave a repeat undefined (a class was not drawn). The mean is then over the
+    other repeats. To drop such samples altogether would keep only those that hold the same few patients: with 16
+    patients in four folds, one of each fold positive, simulated intervals cover the truth in 57 % of cases instead of
+    90 %.
+    """
+
+    means: Floats  # (B,) over the repeats; NaN where every repeat is undefined
+    left_out: float  # share of repeats, over all samples, that were
+
+
 class PatientBootstrap:
     """Resamples patients, not rows: a patient who is tested in several repeats is drawn in all of them or in none.
 
@@ -53,22 +68,33 @@ class PatientBootstrap:
         draws = rng.multinomial(len(everyone), np.full(len(everyone), 1 / len(everyone)), size=replicates)
         self.weights = [draws[:, [index[name] for name in repeat]].astype(np.float64) for repeat in patients]  # (B, n)
 
-    def means(self, metrics: Sequence[WeightedMetric]) -> Floats:
-        """(B,) mean over the repeats of a metric, one function of weights for each repeat."""
-        values = [metric(weights) for metric, weights in zip(metrics, self.weights, strict=True)]
-        mean: Floats = np.stack(values).mean(axis=0)
-        return mean
+    def means(self, metrics: Sequence[WeightedMetric]) -> Draws:
+        """Mean over the repeats of a metric, one function of weights for each repeat."""
+        values = np.stack([metric(weights) for metric, weights in zip(metrics, self.weights, strict=True)])  # (R, B)
+        known = np.isfinite(values)
+        count = known.sum(axis=0)
+        means = np.where(count > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
+        return Draws(means, float(1 - known.mean()))
 
 
-def bootstrap_interval(value: float, replicates: Floats, level: float = LEVEL) -> Interval:
-    """Percentile interval; samples in which the metric is undefined are left out."""
-    low, high = np.nanquantile(replicates, [(1 - level) / 2, (1 + level) / 2])
+def bootstrap_interval(value: float, draws: Draws, level: float = LEVEL) -> Interval | None:
+    """Percentile interval; None if too many samples leave the metric undefined for the others to speak for them."""
+    known = draws.means[np.isfinite(draws.means)]
+    if len(known) < (1 - UNDEFINED_LIMIT) * len(draws.means):
+        return None
+    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(low), float(high))
 
 
-def paired_bootstrap(difference: float, replicates: Floats, level: float = LEVEL) -> Paired:
-    """Two-sided test of a difference from its bootstrap distribution over the same draws of patients."""
+def paired_bootstrap(difference: float, first: Draws, second: Draws, level: float = LEVEL) -> Paired | None:
+    """Two-sided test of a difference from its bootstrap distribution over the same draws of patients.
+
+    None if too many samples leave the difference undefined.
+    """
+    replicates = first.means - second.means
     known = replicates[np.isfinite(replicates)]
+    if len(known) < (1 - UNDEFINED_LIMIT) * len(replicates):
+        return None
     low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     below, above = float(np.mean(known <= 0)), float(np.mean(known >= 0))
     floor = 1 / (len(known) + 1)  # a p-value of 0 would claim more than the number of samples can show
@@ -76,15 +102,34 @@ def paired_bootstrap(difference: float, replicates: Floats, level: float = LEVEL
     return Paired(difference, float(low), float(high), p, "paired bootstrap over patients")
 
 
-def delong_covariance(positive: NDArray[np.bool_], scores: Floats) -> tuple[Floats, Floats]:
-    """AUCs (m,) and their covariance (m, m) for scores (m, n) of m models on the same n cases."""
+def delong_covariance(
+    positive: NDArray[np.bool_], scores: Floats, patients: Sequence[str] | None = None
+) -> tuple[Floats, Floats]:
+    """AUCs (m,) and their covariance (m, m) for scores (m, n) of m models on the same n cases.
+
+    Cases of one patient are not independent; with `patients` given, deviations are summed by patient first (Obuchowski
+    1997). With one case per patient that is DeLong's covariance.
+    """
     pos, neg = scores[:, positive], scores[:, ~positive]  # (m, P), (m, N)
-    if pos.shape[1] < 2 or neg.shape[1] < 2:
-        raise InputError("DeLong needs at least two cases of each class")
+    names = np.arange(len(positive)) if patients is None else np.unique(np.array(patients), return_inverse=True)[1]
+    of_positive, of_negative = len(np.unique(names[positive])), len(np.unique(names[~positive]))
+    if min(of_positive, of_negative) < 2:
+        what = "two cases of each class" if patients is None else "two patients with cases of each class"
+        raise InputError(f"DeLong needs at least {what}")
     wins = (pos[:, :, None] > neg[:, None, :]) + 0.5 * (pos[:, :, None] == neg[:, None, :])  # (m, P, N)
-    by_positive, by_negative = wins.mean(2), wins.mean(1)  # placements
-    covariance = np.cov(by_positive) / pos.shape[1] + np.cov(by_negative) / neg.shape[1]
-    return wins.mean((1, 2)), np.atleast_2d(covariance)
+    areas = wins.mean((1, 2))  # (m,)
+    everyone = np.unique(names)
+    member = (names[:, None] == everyone).astype(np.float64)  # (n, patients)
+    by_positive = (wins.mean(2) - areas[:, None]) @ member[positive] / pos.shape[1]  # (m, patients)
+    by_negative = (wins.mean(1) - areas[:, None]) @ member[~positive] / neg.shape[1]
+    crossed = len(everyone) / (len(everyone) - 1) * by_positive @ by_negative.T
+    covariance = (
+        of_positive / (of_positive - 1) * by_positive @ by_positive.T
+        + of_negative / (of_negative - 1) * by_negative @ by_negative.T
+        + crossed
+        + crossed.T
+    )
+    return areas, covariance
 
 
 def delong_interval(positive: NDArray[np.bool_], score: Floats, level: float = LEVEL) -> Interval:
@@ -111,8 +156,8 @@ def delong_test(
     a common patient (the folds of a cross-validation) are independent.
     """
     differences, deviations = [], []
-    for positive, first, second in repeats:
-        areas, covariance = delong_covariance(positive, np.stack([first, second]))
+    for (positive, first, second), names in zip(repeats, patients, strict=True):
+        areas, covariance = delong_covariance(positive, np.stack([first, second]), names)
         differences.append(areas[0] - areas[1])
         deviations.append(sqrt(max(0.0, covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])))
     sets = [set(names) for names in patients]

@@ -21,6 +21,8 @@ NAMES = {
     "ibs": "Integrated Brier (lower is better)",
 }
 
+MENTIONED = 0.05  # share of repeats without a value in the samples behind an interval
+
 
 def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
     """CSV of rows with the same keys; floats keep every digit, and no cell can start a spreadsheet formula."""
@@ -122,11 +124,27 @@ def caption(comparison: Comparison) -> str:
         f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. "
         f"Slides in: {counts['in']}, used: {counts['used']}, excluded: {excluded}."
     )
+    text += _undrawn(comparison)
     if comparison.tested and results.reference is not None:
         text += f" p: paired test against {results.reference.key}, Holm-corrected over the models of the table."
     if any(repeat.record["fit"]["drift"] for model in results.models for repeat in model.repeats):
         text += " DRIFT: some runs were resumed by another version than started them."
     return text
+
+
+def _undrawn(comparison: Comparison) -> str:
+    """How often a sample of patients had no value, if that was more than rare."""
+    shares = {
+        NAMES[name]: max(row.cells[name].left_out for row in comparison.rows)
+        for name in comparison.results.metric_names
+        if name in NAMES
+    }
+    named = ", ".join(f"{share:.0%} for {name}" for name, share in shares.items() if share >= MENTIONED)
+    if not named:
+        return ""
+    return (
+        f" Samples of patients skip repeats in which they leave a metric undefined, as where a class lacks ({named})."
+    )
 
 
 def cell_text(cell: Cell) -> str:
