@@ -14,7 +14,7 @@ NAMES = {
     "accuracy": "Accuracy",
     "balanced_accuracy": "Balanced acc.",
     "f1": "F1",
-    "kappa": "Kappa",
+    "kappa": "Kappa (quadratic)",
     "c_index": "C-index",
     "c_index_ipcw": "C-index (IPCW)",
     "auc_td": "Time-dep. AUC",
