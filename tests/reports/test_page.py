@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +22,7 @@ from marble.reports.collect import collect
 from marble.reports.compare import Comparison, compare
 from marble.reports.figures import FULL_IN, HALF_IN, all_figures, confusion
 from marble.reports.page import _cell, _in_rows, write_report
-from marble.reports.tables import table_rows
+from marble.reports.tables import NAMES, caption, table_rows
 from marble.tasks.base import outcome_arrays
 from marble.tasks.survival import Survival
 from marble.training.run import execute
@@ -192,3 +193,12 @@ def test_the_table_fits_a_screen(runs: Path, tmp_path: Path, width: int) -> None
         assert inner <= outer
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
         browser.close()
+
+
+def test_the_caption_says_how_many_repeats_samples_skipped(comparison: Comparison) -> None:
+    assert "skip repeats" not in caption(comparison)
+    metric = comparison.results.metric_names[0]
+    row = comparison.rows[0]
+    scarce = replace(row, cells={**row.cells, metric: replace(row.cells[metric], left_out=0.634)})
+    text = caption(replace(comparison, rows=(scarce, *comparison.rows[1:])))
+    assert f"as where a class is missing (63 % for {NAMES[metric]})" in text

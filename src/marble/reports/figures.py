@@ -96,7 +96,8 @@ def metric_bars(comparison: Comparison) -> Figure | None:
             values = [value for value in row.model.values(name) if not isinstance(value, Undefined)]
             axis.plot(values, [place] * len(values), "o", color=colour, ms=3, alpha=0.35)
             axis.plot([cell.mean], [place], "D", color=colour, ms=6)
-        axis.axvline(0.5, color="#444444", lw=0.8, ls=":")
+        if name in ("auc", "c_index"):
+            axis.axvline(0.5, color="#444444", lw=0.8, ls=":")  # chance, whatever the classes' shares
         axis.set_yticks(range(len(rows)), [row.model.key if axis is axes[0] else "" for row in rows])
         axis.set_ylim(len(rows) - 0.5, -0.5)
         axis.set_xlabel(NAMES.get(name, name))

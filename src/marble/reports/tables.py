@@ -139,12 +139,10 @@ def _undrawn(comparison: Comparison) -> str:
         for name in comparison.results.metric_names
         if name in NAMES
     }
-    named = ", ".join(f"{share:.0%} for {name}" for name, share in shares.items() if share >= MENTIONED)
+    named = ", ".join(f"{100 * share:.0f} % for {name}" for name, share in shares.items() if share >= MENTIONED)
     if not named:
         return ""
-    return (
-        f" Samples of patients skip repeats in which they leave a metric undefined, as where a class lacks ({named})."
-    )
+    return f" Samples of patients skip repeats that they leave without a value, as where a class is missing ({named})."
 
 
 def cell_text(cell: Cell) -> str:
