@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float64]
 
 EXCHANGE_LIMIT = 500  # so many groups are dealt evenly enough, and pairs of them are too many to try
-_PROGRESS = 1e-9  # smaller gains are rounding
+_PROGRESS = 1e-9  # smaller gains, relative to all that is dealt, may be rounding and could go round in circles
 
 
 def deal(counts: Numbers, fractions: Sequence[float]) -> NDArray[np.intp]:
@@ -59,7 +59,7 @@ def _exchange(counts: Numbers, want: Numbers, place: NDArray[np.intp]) -> bool:
     surplus = _surplus(counts, want, place)
     moved = _cost_of_moves(counts, want, place, surplus)  # (N, P)
     swapped = _cost_of_swaps(counts, want, place, surplus)  # (N, N)
-    if min(moved.min(), swapped.min()) > -_PROGRESS:
+    if min(moved.min(), swapped.min()) > -_PROGRESS * counts.sum():
         return False
     if moved.min() <= swapped.min():
         group, part = np.unravel_index(moved.argmin(), moved.shape)

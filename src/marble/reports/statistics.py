@@ -79,8 +79,8 @@ class PatientBootstrap:
 
 def bootstrap_interval(value: float, draws: Draws, level: float = LEVEL) -> Interval | None:
     """Percentile interval; None if too many samples leave the metric undefined for the others to speak for them."""
-    known = draws.means[np.isfinite(draws.means)]
-    if len(known) < (1 - UNDEFINED_LIMIT) * len(draws.means):
+    known = _known(draws.means)
+    if known is None:
         return None
     low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(low), float(high))
@@ -91,15 +91,20 @@ def paired_bootstrap(difference: float, first: Draws, second: Draws, level: floa
 
     None if too many samples leave the difference undefined.
     """
-    replicates = first.means - second.means
-    known = replicates[np.isfinite(replicates)]
-    if len(known) < (1 - UNDEFINED_LIMIT) * len(replicates):
+    known = _known(first.means - second.means)
+    if known is None:
         return None
     low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     below, above = float(np.mean(known <= 0)), float(np.mean(known >= 0))
     floor = 1 / (len(known) + 1)  # a p-value of 0 would claim more than the number of samples can show
     p = min(1.0, max(floor, 2 * min(below, above)))
     return Paired(difference, float(low), float(high), p, "paired bootstrap over patients")
+
+
+def _known(replicates: Floats) -> Floats | None:
+    """The samples that have a value; None if they are too few to speak for the others."""
+    known = replicates[np.isfinite(replicates)]
+    return known if len(known) >= (1 - UNDEFINED_LIMIT) * len(replicates) else None
 
 
 def delong_covariance(
@@ -118,11 +123,12 @@ def delong_covariance(
         raise InputError(f"DeLong needs at least {what}")
     wins = (pos[:, :, None] > neg[:, None, :]) + 0.5 * (pos[:, :, None] == neg[:, None, :])  # (m, P, N)
     areas = wins.mean((1, 2))  # (m,)
-    everyone = np.unique(names)
-    member = (names[:, None] == everyone).astype(np.float64)  # (n, patients)
-    by_positive = (wins.mean(2) - areas[:, None]) @ member[positive] / pos.shape[1]  # (m, patients)
-    by_negative = (wins.mean(1) - areas[:, None]) @ member[~positive] / neg.shape[1]
-    crossed = len(everyone) / (len(everyone) - 1) * by_positive @ by_negative.T
+    everyone = int(names.max()) + 1
+    by_positive, by_negative = (  # (m, patients)
+        np.stack([np.bincount(names[side], row, everyone) for row in placed - areas[:, None]]) / placed.shape[1]
+        for side, placed in ((positive, wins.mean(2)), (~positive, wins.mean(1)))
+    )
+    crossed = everyone / (everyone - 1) * by_positive @ by_negative.T
     covariance = (
         of_positive / (of_positive - 1) * by_positive @ by_positive.T
         + of_negative / (of_negative - 1) * by_negative @ by_negative.T
