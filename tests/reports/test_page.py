@@ -20,8 +20,10 @@ from matplotlib.figure import Figure
 
 from marble.reports.collect import collect
 from marble.reports.compare import Comparison, compare
-from marble.reports.figures import FULL_IN, HALF_IN, all_figures, confusion
+from marble.reports.confusion import confusion
+from marble.reports.figures import all_figures
 from marble.reports.page import _cell, _in_rows, write_report
+from marble.reports.panels import FULL_IN, HALF_IN
 from marble.reports.tables import NAMES, caption, table_rows
 from marble.tasks.base import outcome_arrays
 from marble.tasks.survival import Survival
@@ -105,6 +107,15 @@ def test_labels_of_sizes_can_be_read(
     boxes = [label.get_window_extent(renderer) for label in labels]
     assert len(boxes) >= 2
     assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_a_model_without_an_interval_is_still_in_the_figures(comparison: Comparison) -> None:
+    metric = comparison.results.task.select_by
+    rows = [
+        replace(row, cells={**row.cells, metric: replace(row.cells[metric], interval=None)}) for row in comparison.rows
+    ]
+    figure = all_figures(replace(comparison, rows=tuple(rows)))["cost"][1]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [row.model.key for row in rows]
 
 
 @pytest.mark.parametrize("models", [1, 2, 5, 17])

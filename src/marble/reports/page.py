@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from marble import files
 from marble.reports.collect import collect
 from marble.reports.compare import Comparison, compare
-from marble.reports.figures import HALF_IN, all_figures
+from marble.reports.figures import all_figures
+from marble.reports.panels import HALF_IN
 from marble.reports.tables import caption, table_csv, table_latex, table_markdown, table_rows
 from marble.version import VERSION
 
