@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from marble.models import MODELS, BagModel, Output, build
     from marble.models.inference import Prediction
     from marble.prediction import Predictor, predict
-    from marble.slides.reader import Slide
+    from marble.slides.slide import Slide
 
 __version__ = VERSION
 
@@ -33,7 +33,7 @@ _HOME = {
     "Output": "marble.models",
     "Prediction": "marble.models.inference",
     "Predictor": "marble.prediction",
-    "Slide": "marble.slides.reader",
+    "Slide": "marble.slides.slide",
     "build": "marble.models",
     "predict": "marble.prediction",
 }

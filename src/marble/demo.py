@@ -16,7 +16,7 @@ from marble.errors import MarbleError
 from marble.experiment import Experiment
 from marble.extract import ExtractSpec, extract_many
 from marble.reports import write_report
-from marble.slides.pyramid import PyramidSpec
+from marble.slides.lattice import PyramidSpec
 from marble.synthetic.slides import Planted, write_slide
 from marble.training.protocol import run_all
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One thing that was looked at."""
 
     what: str
@@ -24,76 +24,74 @@ class Finding:
     advice: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Check]:
     """Look at everything; looking never raises and never connects anywhere."""
     return [*_machine(), *_packages(), *_compute(), *_slides(), *_encoders(), *_viewer()]
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[Check]:
     ok = sys.version_info >= (3, 11)
-    yield Finding(
-        "python", "ok" if ok else "fault", platform.python_version(), "" if ok else "Use Python 3.11 or newer"
-    )
+    yield Check("python", "ok" if ok else "fault", platform.python_version(), "" if ok else "Use Python 3.11 or newer")
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     advice = "" if free > 10 else "A cohort's bags take about 2 KB per tile in float16; make room first"
-    yield Finding("disk here", "ok" if free > 10 else "note", f"{free:.0f} GiB free", advice)
-    yield Finding("cores", "ok", str(os.cpu_count()))
+    yield Check("disk here", "ok" if free > 10 else "note", f"{free:.0f} GiB free", advice)
+    yield Check("cores", "ok", str(os.cpu_count()))
 
 
 FLOORS = {"torch": (2, 8), "safetensors": (0, 5), "openslide-python": (1, 4), "pydantic": (2, 10), "numpy": (2, 0)}
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Check]:
     for name, floor in FLOORS.items():
         try:
             found = version(name)
         except PackageNotFoundError:
-            yield Finding(name, "fault", "not installed", "Run `make setup`")
+            yield Check(name, "fault", "not installed", "Run `make setup`")
             continue
         parts = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
         old = parts < floor
         advice = f"Needs {'.'.join(map(str, floor))} or newer; run `make setup`" if old else ""
-        yield Finding(name, "fault" if old else "ok", found, advice)
+        yield Check(name, "fault" if old else "ok", found, advice)
 
 
-def _compute() -> Iterator[Finding]:
+def _compute() -> Iterator[Check]:
     import torch
 
-    from marble.models.ssd import backends
+    from marble.models.ssm.ssd import backends
 
     device = "CPU only"
     if torch.cuda.is_available():
         device = f"CUDA: {torch.cuda.get_device_name(0)}"
     elif torch.backends.mps.is_available():
         device = "Apple MPS"
-    yield Finding("device", "ok", f"{device}, {torch.get_num_threads()} threads")
+    yield Check("device", "ok", f"{device}, {torch.get_num_threads()} threads")
     for backend in backends():
-        yield Finding(f"scan backend {backend.name}", "ok" if backend.works else "note", backend.note)
+        yield Check(f"scan backend {backend.name}", "ok" if backend.works else "note", backend.note)
 
 
-def _slides() -> Iterator[Finding]:
+def _slides() -> Iterator[Check]:
     try:
-        from marble.slides.reader_openslide import library_version
+        from marble.slides.readers.openslide import library_version
 
-        yield Finding("OpenSlide", "ok", library_version())
+        yield Check("OpenSlide", "ok", library_version())
     except (ImportError, OSError) as error:
-        yield Finding("OpenSlide", "fault", str(error), "Install openslide-bin: `pip install openslide-bin`")
+        yield Check("OpenSlide", "fault", str(error), "Install openslide-bin: `pip install openslide-bin`")
 
 
-def _encoders() -> Iterator[Finding]:
+def _encoders() -> Iterator[Check]:
     from marble.encoders import availability
 
     for name, usable, detail, advice in availability():
-        yield Finding(f"encoder {name}", "ok" if usable else "note", detail, advice or "")
+        yield Check(f"encoder {name}", "ok" if usable else "note", detail, advice or "")
 
 
-def _viewer() -> Iterator[Finding]:
+def _viewer() -> Iterator[Check]:
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
-        yield Finding("viewer", "note", f"{', '.join(missing)} not installed", "pip install 'marble-wsi[viewer]'")
+        yield Check("viewer", "note", f"{', '.join(missing)} not installed", "pip install 'marble-wsi[viewer]'")
         return
     bundle = Path(__file__).parent / "viewer" / "static" / "vendor" / "openseadragon.min.js"
     if bundle.exists():
-        yield Finding("viewer", "ok", "FastAPI and OpenSeadragon are here")
+        yield Check("viewer", "ok", "FastAPI and OpenSeadragon are here")
     else:
-        yield Finding("viewer", "note", "OpenSeadragon is not built in", "Install Node.js (npm) and run `make setup`")
+        yield Check("viewer", "note", "OpenSeadragon is not built in", "Install Node.js (npm) and run `make setup`")

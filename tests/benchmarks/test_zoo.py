@@ -106,7 +106,7 @@ def test_a_size_that_would_take_too_much_is_left_out(
     seconds: float, taken: int, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zoo, "available_bytes", lambda: 12 << 30)
-    known = zoo.Row("abmil", 1024, "forward", seconds, seconds, 1.0, 1, 1.0, taken, 1.0)
+    known = zoo.ModelCost("abmil", 1024, "forward", seconds, seconds, 1.0, 1, 1.0, taken, 1.0)
     reason = zoo.too_much(known, 4096)
     assert reason is None if said is None else said in str(reason)
 
@@ -117,10 +117,10 @@ def test_scans_equal_the_loops_they_are_timed_against() -> None:
 
 
 def test_a_run_that_is_stopped_keeps_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(name: str, which: str, *_: object) -> list[zoo.Row]:
+    def measured(name: str, which: str, *_: object) -> list[zoo.ModelCost]:
         if name == zoo.QUICK_MODELS[1]:
             raise KeyboardInterrupt
-        return [zoo.Row(name, 256, which, 1.0, 1.0, 1.0, 1, 1.0, 1, 1.0)]
+        return [zoo.ModelCost(name, 256, which, 1.0, 1.0, 1.0, 1, 1.0, 1, 1.0)]
 
     monkeypatch.setattr(zoo, "measure_scans", lambda *_: [])
     monkeypatch.setattr(zoo, "measure_model", measured)
@@ -132,10 +132,10 @@ def test_a_run_that_is_stopped_keeps_what_it_measured(tmp_path: Path, monkeypatc
 
     asked: list[tuple[str, str, list[int]]] = []
 
-    def second_run(name: str, which: str, *rest: Any) -> list[zoo.Row]:
+    def second_run(name: str, which: str, *rest: Any) -> list[zoo.ModelCost]:
         known = rest[-1]
         asked.append((name, which, sorted(known)))
-        return list(known.values()) or [zoo.Row(name, 256, which, 1.0, 1.0, 1.0, 1, 1.0, 1, 1.0)]
+        return list(known.values()) or [zoo.ModelCost(name, 256, which, 1.0, 1.0, 1.0, 1, 1.0, 1, 1.0)]
 
     monkeypatch.setattr(zoo, "measure_model", second_run)
     result = zoo.run(json_path=tmp_path / "zoo.json", quick=True)
@@ -151,7 +151,7 @@ def test_figures_of_another_machine_are_not_gone_on_from(tmp_path: Path) -> None
 
 
 def test_a_known_size_is_not_measured_again() -> None:
-    row = zoo.Row("mean", 64, "forward", 1.0, 1.0, 1.0, 1, 1.0, 1, 1.0)
+    row = zoo.ModelCost("mean", 64, "forward", 1.0, 1.0, 1.0, 1, 1.0, 1, 1.0)
     assert zoo.measure_model("mean", "forward", (64,), 1, [], {64: row}) == [row]
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from lifelines import KaplanMeierFitter
 
-from marble.cohorts import Case, Cohort, Survival
+from marble.cohorts import Case, Cohort
 from marble.cohorts.cohort import median_follow_up
 from marble.errors import TableError
+from marble.targets import SurvivalTime
 
 CASES = (Case("001", ("s1", "s2"), "a", "NA"), Case("1", ("s3",), "b", "05"))
 
@@ -41,7 +42,7 @@ def test_units_follow_the_unit_of_scoring() -> None:
         ((Case("p", ("s",), "a"), Case("p", ("t",), "a")), "classification", "case 'p' appears twice"),
         ((Case("p", ("s",), "a"), Case("q", ("s",), "a")), "classification", "slide 's' appears twice"),
         ((Case("p", ("s",), "z"),), "classification", "class 'z'"),
-        ((Case("p", ("s",), Survival(1, True)),), "classification", "needs a class"),
+        ((Case("p", ("s",), SurvivalTime(1, True)),), "classification", "needs a class"),
         ((Case("p", ("s",), "a"),), "survival", "needs a time and an event"),
         ((Case("p", ("s", "t"), "a", None, {"t": "b"}),), "classification", "different targets"),
         ((Case("p", ("s",), "a", None, {"u": "a"}),), "classification", "not its slide"),
@@ -55,7 +56,7 @@ def test_a_cohort_that_breaks_its_rules_is_refused(cases: tuple[Case, ...], task
 @pytest.mark.parametrize("time", [-1.0, float("nan"), float("inf")])
 def test_a_time_is_a_finite_number_of_at_least_zero(time: float) -> None:
     with pytest.raises(TableError, match="not a number >= 0"):
-        Survival(time, True)
+        SurvivalTime(time, True)
 
 
 def test_unknown_names_are_errors_that_name_them() -> None:
@@ -80,7 +81,7 @@ def test_fingerprint_ignores_order_and_sees_every_change() -> None:
 
 
 def test_summary_prints_what_shows_a_flipped_event() -> None:
-    cases = tuple(Case(str(i), (f"s{i}",), Survival(float(i + 1), i == 0)) for i in range(4))
+    cases = tuple(Case(str(i), (f"s{i}",), SurvivalTime(float(i + 1), i == 0)) for i in range(4))
     text = Cohort("c", "survival", cases).summary()
     assert "4 cases, 4 slides" in text
     assert "events: 1, censored: 3, event rate: 25.0 %" in text
@@ -94,5 +95,5 @@ def test_median_follow_up_is_the_reverse_kaplan_meier_median() -> None:
         times = draw.integers(0, 12, size=draw.integers(2, 40)).astype(float)
         events = draw.random(times.size) < 0.6
         expected = KaplanMeierFitter().fit(times, ~events).median_survival_time_
-        found = median_follow_up([Survival(time, bool(event)) for time, event in zip(times, events, strict=True)])
+        found = median_follow_up([SurvivalTime(time, bool(event)) for time, event in zip(times, events, strict=True)])
         assert (np.inf if found is None else found) == expected

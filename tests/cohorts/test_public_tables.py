@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from marble.cohorts import PUBLIC, Survival, audit, holdout, kfold, public_cohort, read_cohort, read_splits
+from marble.cohorts import PUBLIC, audit, holdout, kfold, public_cohort, read_cohort, read_splits
 from marble.cohorts.audit import Audit
 from marble.errors import InputError, SplitError, TableError
+from marble.targets import SurvivalTime
 
 #: file, options, cases, slides, events or class counts
 COHORTS: list[tuple[str, dict[str, Any], int, int, int | dict[str, int]]] = [
@@ -86,7 +87,7 @@ def test_published_tables_load_as_they_are(
     assert (len(cohort.cases), len(cohort.slides())) == (cases, slides)
     found = [case.target for case in cohort.cases]
     if isinstance(targets, int):
-        assert sum(target.event for target in found if isinstance(target, Survival)) == targets
+        assert sum(target.event for target in found if isinstance(target, SurvivalTime)) == targets
         assert f"events: {targets}, censored: {cases - targets}" in cohort.summary()
     else:
         assert {label: found.count(label) for label in cohort.classes} == targets
@@ -199,7 +200,7 @@ def test_facts_about_the_public_cohorts_hold(tables: Path) -> None:
     for name, file in files.items():
         facts = public_cohort(name)
         cohort = read_cohort(tables / file, task=facts.task, **facts.columns)  # type: ignore[arg-type]
-        events = [case.target.event for case in cohort.cases if isinstance(case.target, Survival)]
+        events = [case.target.event for case in cohort.cases if isinstance(case.target, SurvivalTime)]
         assert (len(cohort.cases), sum(events) if events else None) == (facts.cases, facts.events)
 
 

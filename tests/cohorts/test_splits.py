@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marble.cohorts import Case, Cohort, Split, Survival, holdout, kfold
+from marble.cohorts import Case, Cohort, Split, holdout, kfold
 from marble.cohorts.splits import with_validation
 from marble.errors import SpecError, SplitError
+from marble.targets import SurvivalTime
 
 quick = settings(max_examples=60, deadline=None)
 
@@ -33,14 +34,14 @@ def classified(draw: st.DrawFn, least: int = 5, sites: int = 0) -> Cohort:
 def surviving(draw: st.DrawFn) -> Cohort:
     events, censored = draw(st.integers(6, 40)), draw(st.integers(6, 60))
     cases = tuple(
-        Case(f"p{i:03}", (f"s{i}",), Survival(float(draw(st.integers(0, 50))), i < events))
+        Case(f"p{i:03}", (f"s{i}",), SurvivalTime(float(draw(st.integers(0, 50))), i < events))
         for i in range(events + censored)
     )
     return Cohort("made", "survival", cases)
 
 
 def stratum(case: Case) -> str:
-    return str(case.target.event) if isinstance(case.target, Survival) else case.target
+    return str(case.target.event) if isinstance(case.target, SurvivalTime) else case.target
 
 
 def check_stratified(cohort: Cohort, parts: list[tuple[str, ...]], fractions: list[float]) -> None:
@@ -134,7 +135,7 @@ def test_repeats_and_seeds_differ_and_are_pinned() -> None:
 
 
 def test_survival_strata_follow_time_too() -> None:
-    cases = tuple(Case(f"p{i}", (f"s{i}",), Survival(float(i), i % 3 == 0)) for i in range(300))
+    cases = tuple(Case(f"p{i}", (f"s{i}",), SurvivalTime(float(i), i % 3 == 0)) for i in range(300))
     cohort = Cohort("made", "survival", cases)
     for split in holdout(cohort, seed=3):
         early = sum(cohort.case(patient).target.time < 100 for patient in split.test)  # type: ignore[union-attr]

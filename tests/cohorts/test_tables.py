@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from marble.cohorts import Survival, read_cohort
-from marble.cohorts.barcodes import slide_id_of, spelling_key, tcga_patient, tcga_site
+from marble.cohorts import read_cohort
+from marble.identifiers import slide_id_of, spelling_key, tcga_patient, tcga_site
+from marble.targets import SurvivalTime
 
 
 def write(folder: Path, text: str, name: str = "cohort.csv") -> Path:
@@ -33,7 +34,7 @@ def test_clam(tmp_path: Path) -> None:
 
 def test_the_survival_family_counts_censoring_not_events(tmp_path: Path) -> None:
     path = write(tmp_path, ",case_id,slide_id,censorship,survival_months\n0,p,s,1.0,24.11\n1,q,t,0.0,7\n")
-    assert targets(path) == {"p": Survival(24.11, False), "q": Survival(7.0, True)}
+    assert targets(path) == {"p": SurvivalTime(24.11, False), "q": SurvivalTime(7.0, True)}
 
 
 def test_another_outcome_of_the_survival_family_keeps_its_coding(tmp_path: Path) -> None:
@@ -42,26 +43,26 @@ def test_another_outcome_of_the_survival_family_keeps_its_coding(tmp_path: Path)
         "case_id,slide_id,survival_months,censorship,survival_months_dss,censorship_dss\np,s,1,1,2,0\nq,t,1,0,3,1\n",
     )
     found = targets(path, time="survival_months_dss", event="censorship_dss")
-    assert found == {"p": Survival(2, True), "q": Survival(3, False)}
+    assert found == {"p": SurvivalTime(2, True), "q": SurvivalTime(3, False)}
 
 
 def test_own_survival_table(tmp_path: Path) -> None:
     path = write(tmp_path, "case_id;slide_id;time;event\np;s;1e1;1\nq;t;0;false\n")
-    assert targets(path) == {"p": Survival(10, True), "q": Survival(0, False)}
+    assert targets(path) == {"p": SurvivalTime(10, True), "q": SurvivalTime(0, False)}
 
 
 def test_event_coding_is_asked_for_then_obeyed(tmp_path: Path) -> None:
     path = write(tmp_path, "slide_id,months,status\ns,1,1\nt,2,0\n")
     as_event = targets(path, time="months", event="status", event_coding="1=event")
     as_censored = targets(path, time="months", event="status", event_coding="1=censored")
-    assert as_event == {"s": Survival(1, True), "t": Survival(2, False)}
-    assert as_censored == {"s": Survival(1, False), "t": Survival(2, True)}
+    assert as_event == {"s": SurvivalTime(1, True), "t": SurvivalTime(2, False)}
+    assert as_censored == {"s": SurvivalTime(1, False), "t": SurvivalTime(2, True)}
 
 
 def test_a_declared_coding_against_the_format_is_noted(tmp_path: Path) -> None:
     path = write(tmp_path, "case_id,slide_id,survival_months,censorship\np,s,1,1\nq,t,1,0\n")
     cohort = read_cohort(path, event_coding="1=event")
-    assert cohort.case("p").target == Survival(1, True)
+    assert cohort.case("p").target == SurvivalTime(1, True)
     assert any("usually is 1=censored" in note for note in cohort.notes)
 
 
@@ -75,7 +76,7 @@ def test_stamp_clini_and_slide_tables(tmp_path: Path) -> None:
         ("w", "patient is not in the clinical table"),
     ]
     survival = read_cohort(clini, time="days", event="vital", slide_table=slides)
-    assert survival.case("01").target == Survival(5, True)
+    assert survival.case("01").target == SurvivalTime(5, True)
 
 
 def test_patho_bench_labels_and_survival(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_patho_bench_labels_and_survival(tmp_path: Path) -> None:
     times = write(
         tmp_path, "case_id\tslide_id\tOS_event\tOS_days\tOS\tfold_0\np\ts\t1\t9\t2\ttrain\nq\tt\t0\t8\t1\ttest\n"
     )
-    assert targets(times) == {"p": Survival(9, True), "q": Survival(8, False)}
+    assert targets(times) == {"p": SurvivalTime(9, True), "q": SurvivalTime(8, False)}
 
 
 def test_pathbench(tmp_path: Path) -> None:
@@ -108,11 +109,11 @@ def test_tcga_clinical_data_resource(tmp_path: Path) -> None:
     )
     slides = ["TCGA-OR-A5J1-01Z-00-DX1.X.svs", "TCGA-NA-A4QV-01Z-00-DX1.Y", "TCGA-ZZ-0000-01Z-00-DX1.Z"]
     cohort = read_cohort(path, slides=slides)
-    assert cohort.case("TCGA-OR-A5J1").target == Survival(1355, True)
+    assert cohort.case("TCGA-OR-A5J1").target == SurvivalTime(1355, True)
     assert cohort.case("TCGA-NA-A4QV").site == "NA"
     assert [item.name for item in cohort.excluded] == ["TCGA-ZZ-0000-01Z-00-DX1.Z"]
     other = read_cohort(path, time="PFI.time", event="PFI", slides=slides)
-    assert other.case("TCGA-NA-A4QV").target == Survival(3, True)
+    assert other.case("TCGA-NA-A4QV").target == SurvivalTime(3, True)
 
 
 def test_cbioportal(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_cbioportal(tmp_path: Path) -> None:
     text += "TCGA-AA-0001\t1:DECEASED\t3.5\nTCGA-AA-0002\t0:LIVING\t4\nTCGA-AA-0003\t[Not Available]\t\n"
     slides = [f"TCGA-AA-000{i}-01Z-00-DX1" for i in (1, 2, 3)]
     cohort = read_cohort(write(tmp_path, text, "data_clinical_patient.txt"), slides=slides, drop=("missing",))
-    assert [case.target for case in cohort.cases] == [Survival(3.5, True), Survival(4, False)]
+    assert [case.target for case in cohort.cases] == [SurvivalTime(3.5, True), SurvivalTime(4, False)]
     assert [(item.name, item.reason) for item in cohort.excluded] == [("TCGA-AA-0003", "no OS_MONTHS")]
     assert cohort.name == "data_clinical_patient"
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from marble.encoders import Encoder
 from marble.extract import ExtractSpec
 from marble.files import sha256_file
-from marble.slides.pyramid import Pyramid, PyramidSpec, lay
-from marble.slides.reader import Box, Slide
+from marble.slides.lattice import Pyramid, PyramidSpec, lay
+from marble.slides.slide import Box, Slide
 from marble.slides.tissue import segment
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from marble.encoders import load_encoder
 from marble.extract.pipeline import batches, encode_level, in_order, one_torch_thread
-from marble.slides.reader import Slide
+from marble.slides.slide import Slide
 from tests.extract.making import lattice, spec_of, tile_by_tile
 
 

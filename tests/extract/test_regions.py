@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marble.extract.regions import REGION_PX, _rectangles, blocks, read_block
-from marble.slides.pyramid import Pyramid
-from marble.slides.reader import Box, Region, Slide
+from marble.slides.lattice import Pyramid
+from marble.slides.slide import Box, Region, Slide
 from tests.extract.making import lattice, spec_of
 
 

@@ -39,7 +39,7 @@ assert result.exit_code == 0 and "extract" in result.output
     [
         "import marble",
         "import marble.cohorts",
-        "import marble.slides.reader, marble.slides.tissue, marble.slides.pyramid",
+        "import marble.slides.slide, marble.slides.tissue, marble.slides.lattice",
         HELP,
     ],
 )
@@ -50,7 +50,7 @@ def test_no_torch_before_it_is_needed(code: str) -> None:
 
 FORBIDDEN = {"pickle", "joblib", "dill", "cloudpickle", "shelve", "marshal"}
 #: the two weights-only loads: of a file whose hash was compared before, and of what a user asks to import
-ALLOWED = {("encoders/lite0.py", "torch.load"), ("models/checkpoint_import.py", "torch.load")}
+ALLOWED = {("encoders/lite0.py", "torch.load"), ("models/originals/checkpoint.py", "torch.load")}
 
 
 def _calls(tree: ast.AST) -> list[str]:

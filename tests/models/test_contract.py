@@ -12,8 +12,9 @@ from marble.bags.augment import reorder
 from marble.bags.bag import Bag
 from marble.errors import BagError, InputError
 from marble.models import COMMON, MODELS, build, model_class, model_options
-from marble.models.base import BagModel, Recipe
+from marble.models.base import BagModel
 from marble.models.inference import infer
+from marble.models.recipe import Recipe
 from tests.models.contract import (
     DIM,
     classification_loss,

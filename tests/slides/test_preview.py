@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from marble.slides.lattice import PyramidSpec, lay
 from marble.slides.preview import draw_preview
-from marble.slides.pyramid import PyramidSpec, lay
-from marble.slides.reader import Slide
+from marble.slides.slide import Slide
 from marble.slides.tissue import Tissue
 
 

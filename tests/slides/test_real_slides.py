@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from marble.errors import SlideError
+from marble.slides.lattice import PyramidSpec, lay
 from marble.slides.preview import draw_preview
-from marble.slides.pyramid import PyramidSpec, lay
-from marble.slides.reader import Slide
+from marble.slides.slide import Slide
 from marble.slides.tissue import segment
 
 # name: pixel size, where it comes from, magnifications asked, tissue fraction as seen by eye (roughly).

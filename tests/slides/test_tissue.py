@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from marble.slides.reader import Slide
+from marble.slides.slide import Slide
 from marble.slides.tissue import Tissue, TissueSpec, segment
 
 from .conftest import Mask, Pixels, drop_tiles, write_tiff

@@ -10,8 +10,8 @@ import tifffile
 
 from marble.errors import InputError
 from marble.files import sha256_file
-from marble.slides.pyramid import PyramidSpec, lay
-from marble.slides.reader import Box, Slide
+from marble.slides.lattice import PyramidSpec, lay
+from marble.slides.slide import Box, Slide
 from marble.slides.tissue import segment
 from marble.synthetic.slides import Format, Planted, mark_pixels, write_slide
 

@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional
 
 from marble.errors import InputError, NonFiniteError, RunError, SpecError
-from marble.tasks.base import Outcome, Undefined
+from marble.targets import SurvivalTime
+from marble.tasks.base import Undefined
 from marble.tasks.classification import Classification, ClassLoss
 
 CLASSES = ("a", "b", "c")
@@ -99,7 +100,7 @@ def test_bad_targets_are_refused_by_name() -> None:
     with pytest.raises(InputError, match="s1: unknown class 'tumor'; did you mean 'tumour'"):
         task.criterion({"s1": "tumor"}, {"s1": "p"})
     with pytest.raises(InputError, match="class name"):
-        task.criterion({"s1": Outcome(1.0, True)}, {"s1": "p"})
+        task.criterion({"s1": SurvivalTime(1.0, True)}, {"s1": "p"})
 
 
 @pytest.mark.parametrize(

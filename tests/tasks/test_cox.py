@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from marble.errors import InputError, NonFiniteError, RunError
-from marble.tasks.base import Outcome, Target, Undefined
+from marble.targets import SurvivalTime, Target
+from marble.tasks.base import Undefined
 from marble.tasks.cox import CoxBank, CoxGroup, RiskSets, breslow_loss
 from tests.tasks.cohorts_at_random import Cohort, cohorts
 
@@ -113,7 +114,7 @@ def slides_of(cohort: Cohort, rng: np.random.Generator) -> tuple[dict[str, Targe
     patients: dict[str, str] = {}
     for k, (time, event) in enumerate(zip(cohort.time, cohort.event, strict=True)):
         for s in range(int(rng.integers(1, 4))):
-            targets[f"p{k}-s{s}"] = Outcome(float(time), bool(event))
+            targets[f"p{k}-s{s}"] = SurvivalTime(float(time), bool(event))
             patients[f"p{k}-s{s}"] = f"p{k}"
     return targets, patients
 
@@ -153,7 +154,7 @@ def test_gradients_of_the_bank_sum_to_the_gradient_of_the_cohort() -> None:
     assert checked > 30
 
 
-SMALL: dict[str, Target] = {"a": Outcome(1.0, True), "b": Outcome(2.0, True), "c": Outcome(3.0, False)}
+SMALL: dict[str, Target] = {"a": SurvivalTime(1.0, True), "b": SurvivalTime(2.0, True), "c": SurvivalTime(3.0, False)}
 OWN = {"a": "A", "b": "B", "c": "C"}
 
 
@@ -227,9 +228,9 @@ def test_nan_never_enters_the_bank() -> None:
 
 def test_bad_cohorts_are_refused() -> None:
     with pytest.raises(InputError, match="batch-of-one"):
-        CoxBank({"a": Outcome(1.0, True)}, OWN)
+        CoxBank({"a": SurvivalTime(1.0, True)}, OWN)
     with pytest.raises(InputError, match="no event"):
-        CoxBank({"a": Outcome(1.0, False), "b": Outcome(2.0, False)}, OWN)
+        CoxBank({"a": SurvivalTime(1.0, False), "b": SurvivalTime(2.0, False)}, OWN)
     with pytest.raises(InputError, match="b: slides of patient A have different outcomes"):
         CoxBank(SMALL, {"a": "A", "b": "A", "c": "C"})
     with pytest.raises(InputError, match="b: the slide has a target but no patient"):
@@ -246,7 +247,7 @@ def test_bad_cohorts_are_refused() -> None:
 
 
 def test_a_group_averages_slides_of_one_patient() -> None:
-    targets = {**SMALL, "a2": Outcome(1.0, True)}
+    targets = {**SMALL, "a2": SurvivalTime(1.0, True)}
     group = CoxGroup(targets, {**OWN, "a2": "A"})
     logits = torch.tensor([[0.5], [1.0], [-0.5], [0.1]], dtype=torch.float64, requires_grad=True)
     loss = group.loss_of_group(["a", "b", "a2", "c"], logits)
@@ -276,7 +277,7 @@ def test_validation_loss_is_per_event() -> None:
     expected = brute_force(logits[:, 0], torch.tensor([1.0, 2.0, 3.0]), torch.tensor([True, True, False])) / 2
     for criterion in (primed(), CoxGroup(SMALL, OWN)):
         assert criterion.validation_loss(list(SMALL.values()), logits) == pytest.approx(expected.item(), abs=1e-12)
-        assert isinstance(criterion.validation_loss([Outcome(1.0, False)] * 2, torch.zeros(2, 1)), Undefined)
+        assert isinstance(criterion.validation_loss([SurvivalTime(1.0, False)] * 2, torch.zeros(2, 1)), Undefined)
         with pytest.raises(NonFiniteError):
             criterion.validation_loss(list(SMALL.values()), logits * torch.nan)
         with pytest.raises(InputError, match=r"\(3, 1\)"):
@@ -291,7 +292,7 @@ def test_one_slide_per_step_learns_a_planted_risk() -> None:
     time = rng.exponential(np.exp(-1.5 * x[:, 0]))
     event = rng.random(160) < 0.6
     features = torch.from_numpy(x)
-    targets: dict[str, Target] = {f"s{k}": Outcome(float(time[k]), bool(event[k])) for k in range(80)}
+    targets: dict[str, Target] = {f"s{k}": SurvivalTime(float(time[k]), bool(event[k])) for k in range(80)}
     bank = CoxBank(targets, {slide: slide for slide in targets})
     weight = torch.zeros(1, 6, dtype=torch.float64, requires_grad=True)
     for k in range(80):

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from marble.errors import InputError, NonFiniteError, RunError
-from marble.tasks.base import Outcome, Target, Undefined
+from marble.targets import SurvivalTime, Target
+from marble.tasks.base import Undefined
 from marble.tasks.discrete import DiscreteCriterion, bins_of, discrete_nll, quantile_edges, survival_curve
 
 
@@ -65,7 +66,7 @@ def test_bins_that_cannot_be_cut_are_refused() -> None:
         quantile_edges(np.array([1.0, 2.0]), np.array([False, False]), 4)
 
 
-TARGETS: dict[str, Target] = {f"s{k}": Outcome(float(k), k % 3 != 0) for k in range(1, 13)}
+TARGETS: dict[str, Target] = {f"s{k}": SurvivalTime(float(k), k % 3 != 0) for k in range(1, 13)}
 PATIENTS = {slide: slide for slide in TARGETS}
 
 
@@ -74,7 +75,7 @@ def test_criterion_looks_up_the_bin_of_the_slide() -> None:
     logits = torch.randn(12, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     losses = []
     for k, (slide, target) in enumerate(TARGETS.items()):
-        assert isinstance(target, Outcome)
+        assert isinstance(target, SurvivalTime)
         y = int(np.sum(criterion.edges <= target.time))
         losses.append(criterion.loss(slide, logits[k]).item())
         assert losses[-1] == pytest.approx(by_hand(logits[k].tolist(), y, target.event, 0.3), abs=1e-12)

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from marble.errors import InputError, NonFiniteError, SpecError
-from marble.tasks.base import Outcome, Target, Undefined
+from marble.targets import SurvivalTime, Target
+from marble.tasks.base import Undefined
 from marble.tasks.baseline import BreslowBaseline
 from marble.tasks.cox import CoxBank, CoxGroup
 from marble.tasks.discrete import DiscreteCriterion, quantile_edges, survival_at
 from marble.tasks.survival import Survival
 from marble.tasks.survival_metrics import harrell_c, time_dependent_auc, uno_c
 
-TARGETS: dict[str, Target] = {f"s{k}": Outcome(float(k), k % 3 != 0) for k in range(1, 13)}
+TARGETS: dict[str, Target] = {f"s{k}": SurvivalTime(float(k), k % 3 != 0) for k in range(1, 13)}
 PATIENTS = {slide: slide for slide in TARGETS}
 
 
@@ -48,7 +49,9 @@ def test_a_larger_hazard_is_a_larger_risk() -> None:
 def test_metrics_are_those_of_the_cases() -> None:
     rng = np.random.default_rng(0)
     time, event, risk = rng.exponential(10, 50), rng.random(50) < 0.5, rng.normal(size=50)
-    found = Survival().metrics([Outcome(float(t), bool(e)) for t, e in zip(time, event, strict=True)], {"risk": risk})
+    found = Survival().metrics(
+        [SurvivalTime(float(t), bool(e)) for t, e in zip(time, event, strict=True)], {"risk": risk}
+    )
     _, auc = time_dependent_auc(risk, time, event, np.quantile(time[event], [0.25, 0.5, 0.75]))
     assert found == {
         "c_index": harrell_c(risk, time, event),
@@ -60,7 +63,7 @@ def test_metrics_are_those_of_the_cases() -> None:
 
 
 def test_metrics_without_events_are_undefined() -> None:
-    found = Survival().metrics([Outcome(1.0, False), Outcome(2.0, False)], {"risk": [0.1, 0.2]})
+    found = Survival().metrics([SurvivalTime(1.0, False), SurvivalTime(2.0, False)], {"risk": [0.1, 0.2]})
     assert [str(value) for value in found.values()] == [
         "undefined (no comparable pair)",
         "undefined (no comparable pair)",
@@ -72,7 +75,7 @@ def test_metrics_without_events_are_undefined() -> None:
 def _cohort(seed: int, n: int) -> tuple[np.ndarray, np.ndarray, list[Target]]:
     rng = np.random.default_rng(seed)
     time, event = rng.exponential(10, n), rng.random(n) < 0.6
-    return time, event, [Outcome(float(t), bool(e)) for t, e in zip(time, event, strict=True)]
+    return time, event, [SurvivalTime(float(t), bool(e)) for t, e in zip(time, event, strict=True)]
 
 
 def _brier_by_hand(curves: np.ndarray, time: np.ndarray, event: np.ndarray, at: np.ndarray) -> float:
@@ -130,21 +133,27 @@ def test_a_discrete_curve_goes_through_what_was_predicted() -> None:
 
 
 def test_integrated_brier_is_undefined_with_a_reason() -> None:
-    train: list[Target] = [Outcome(1.0, True), Outcome(3.0, False)]
+    train: list[Target] = [SurvivalTime(1.0, True), SurvivalTime(3.0, False)]
     risks = {"risk": [0.0, 0.0]}
 
     def said(test: list[Target], train: list[Target]) -> str:
         return str(Survival().integrated_brier(test, risks, train, risks))
 
-    assert said([Outcome(1.0, False), Outcome(2.0, False)], train) == "undefined (fewer than two distinct event times)"
-    assert said([Outcome(2.0, True), Outcome(2.0, True)], train) == "undefined (fewer than two distinct event times)"
-    never: list[Target] = [Outcome(1.0, False), Outcome(2.0, False)]
+    assert (
+        said([SurvivalTime(1.0, False), SurvivalTime(2.0, False)], train)
+        == "undefined (fewer than two distinct event times)"
+    )
+    assert (
+        said([SurvivalTime(2.0, True), SurvivalTime(2.0, True)], train)
+        == "undefined (fewer than two distinct event times)"
+    )
+    never: list[Target] = [SurvivalTime(1.0, False), SurvivalTime(2.0, False)]
     assert said(train, never) == "undefined (no event among the training patients)"
 
 
 def test_nan_risk_is_refused() -> None:
     with pytest.raises(NonFiniteError, match=r"risk: 1 of 2 .* index 1"):
-        Survival().metrics([Outcome(1.0, True), Outcome(2.0, True)], {"risk": [0.1, np.nan]})
+        Survival().metrics([SurvivalTime(1.0, True), SurvivalTime(2.0, True)], {"risk": [0.1, np.nan]})
 
 
 @pytest.mark.parametrize(
@@ -164,13 +173,13 @@ def test_bad_settings_are_refused(settings: dict[str, object], message: str) -> 
 @pytest.mark.parametrize("time", [-1.0, float("nan"), float("inf")])
 def test_an_outcome_needs_a_time(time: float) -> None:
     with pytest.raises(InputError, match="follow-up time"):
-        Outcome(time, True)
+        SurvivalTime(time, True)
 
 
 @pytest.mark.parametrize("event", [1, 0, "1", None])
 def test_an_outcome_needs_a_decoded_event(event: object) -> None:
     with pytest.raises(InputError, match="either way round"):
-        Outcome(1.0, event)  # type: ignore[arg-type]
+        SurvivalTime(1.0, event)  # type: ignore[arg-type]
 
 
 def test_metrics_need_no_torch_and_no_oracle() -> None:

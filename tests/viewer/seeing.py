@@ -9,7 +9,7 @@ import torch
 
 from marble.bags.tensors import map_file, to_bytes
 from marble.files import publish, publish_json, read_json, sha256_bytes
-from marble.slides.reader import Box, Slide
+from marble.slides.slide import Box, Slide
 
 BLUE_SD = 5  # place of the standard deviation of blue among the colour statistics
 STEEPNESS = 400.0

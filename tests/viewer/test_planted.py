@@ -11,19 +11,19 @@ import pytest
 from numpy.typing import NDArray
 
 from marble.attribution.maps import tile_boxes
+from marble.attribution.tile_map import FAINTEST
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.extract import ExtractSpec, extract_slide
-from marble.extract.one import store_for
+from marble.extract.slide import store_for
+from marble.heatmaps.colours import colour_table
+from marble.heatmaps.overlay import OPACITY
+from marble.heatmaps.write import HeatmapSpec, write_heatmaps
 from marble.prediction import Predictor
-from marble.reports.heatmap import OPACITY
-from marble.reports.heatmap_colours import colour_table
-from marble.reports.heatmap_map import FAINTEST
-from marble.slides.pyramid import PyramidSpec
-from marble.slides.reader import Slide
+from marble.slides.lattice import PyramidSpec
+from marble.slides.slide import Slide
 from marble.synthetic.slides import Format, Planted, write_slide
 from marble.viewer.app import create_app
-from marble.viewer.heatmaps import HeatmapWish, write_heatmaps
 from marble.viewer.registry import build_registry, key_of
 from tests.viewer.client import get
 from tests.viewer.seeing import bluest
@@ -78,7 +78,7 @@ def check_everywhere(
 ) -> None:
     bag = store.load(path.stem)
     predictor = Predictor(world.run("max"))
-    wish = HeatmapWish(size=700, top=3)
+    wish = HeatmapSpec(size=700, top=3)
     done = write_heatmaps(predictor, bag, path, out / "maps", wish)
     assert {file.suffix for file in done.files} == {".png", ".geojson", ".json"}
     registry = build_registry(world.runs, out / "slides", store.root)
@@ -169,6 +169,6 @@ def test_a_bag_drawn_over_another_slide_is_refused(world: World, tmp_path: Path)
 def test_every_mode_draws_and_a_slide_without_file_gets_a_blank(world: World, tmp_path: Path) -> None:
     predictor, bag = Predictor(world.run("max")), world.store.load("S1")
     for mode in ("attention", "occlusion", "gradient"):
-        done = write_heatmaps(predictor, bag, None, tmp_path, HeatmapWish(mode=mode, size=300, curves=True))
+        done = write_heatmaps(predictor, bag, None, tmp_path, HeatmapSpec(mode=mode, size=300, curves=True))
         numbers = json.loads(done.files[-1].read_text())
         assert numbers["faithfulness"]["deletion"][0] == pytest.approx(numbers["faithfulness"]["insertion"][-1])

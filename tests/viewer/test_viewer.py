@@ -16,14 +16,14 @@ import typer
 from starlette.types import ASGIApp
 from typer.testing import CliRunner
 
-from marble.cli import learn, look
+from marble.cli import assemble
 from marble.errors import InputError
+from marble.heatmaps.write import write_heatmaps
 from marble.prediction import Predictor
-from marble.slides.reader import Box, Slide
+from marble.slides.slide import Box, Slide
 from marble.viewer.app import create_app
 from marble.viewer.cache import ByteCache
 from marble.viewer.gate import Busy, Gate
-from marble.viewer.heatmaps import write_heatmaps
 from marble.viewer.registry import Registry, build_registry, key_of
 from marble.viewer.tiles import TILE_PX, tile_box, top_zoom
 from tests.viewer.client import get, send
@@ -45,10 +45,7 @@ def slide_key(name: str = "S1") -> str:
 
 
 def commands() -> typer.Typer:
-    app = typer.Typer()
-    learn.register(app)
-    look.register(app)
-    return app
+    return assemble()
 
 
 def test_the_commands(world: World, tmp_path: Path) -> None:
@@ -179,7 +176,7 @@ def test_the_list_shows_labels_predictions_and_errors(app: ASGIApp, registry: Re
     text = get(app, "/").body.decode()
     for entry in registry.slides.values():
         assert f"/slide/{entry.key}" in text
-    wrong = {slide for run in registry.runs.values() for slide, said in run.said.items() if said.wrong}
+    wrong = {slide for run in registry.runs.values() for slide, said in run.stored.items() if said.wrong}
     assert text.count('data-wrong="1"') == len(wrong)
     assert "<td>P5</td>" in text
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from marble.bags.store import BagStore
 from marble.extract import ExtractSpec, extract_slide
-from marble.extract.one import store_for
+from marble.extract.slide import store_for
 from marble.files import publish_json
 from marble.models import Recipe
-from marble.slides.pyramid import PyramidSpec
+from marble.slides.lattice import PyramidSpec
 from marble.synthetic.cohort import write_cohort
 from marble.synthetic.slides import Planted, write_slide
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec

@@ -13,11 +13,11 @@ from marble.attribution.gradient import gradient_times_input
 from marble.attribution.lifting import attention_by_level
 from marble.attribution.occlusion import branch_occlusion
 from marble.attribution.scores import score_of
+from marble.attribution.tile_map import Boxes, TileMap
 from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.prediction import Answer, Predictor
-from marble.reports.heatmap_map import Boxes, TileMap
-from marble.slides.pyramid import cell_boxes
+from marble.slides.lattice import cell_boxes
 from marble.specs import unknown_choice
 
 Mode = Literal["attention", "occlusion", "gradient"]

@@ -27,8 +27,8 @@ from marble.encoders import Encoder
 from marble.extract import ExtractSpec, Machine, extract_slide, load_encoders
 from marble.extract.pipeline import batches, in_order, one_torch_thread
 from marble.extract.regions import blocks, read_block
-from marble.slides.pyramid import Pyramid, PyramidSpec, lay
-from marble.slides.reader import Slide
+from marble.slides.lattice import Pyramid, PyramidSpec, lay
+from marble.slides.slide import Slide
 from marble.slides.tissue import segment
 from marble.synthetic.slides import write_slide
 
@@ -39,7 +39,7 @@ READING, EXTRACTION, LOADING = 2.0, 1.10, 1.2  # targets
 
 
 @dataclass(frozen=True)
-class Row:
+class PeerRow:
     """One comparison: medians in seconds, and the ratio that the target is about."""
 
     what: str
@@ -51,11 +51,11 @@ class Row:
     met: bool
 
     @classmethod
-    def at_least(cls, what: str, tiles: int, ours_s: float, theirs_s: float, ratio: float, target: float) -> Row:
+    def at_least(cls, what: str, tiles: int, ours_s: float, theirs_s: float, ratio: float, target: float) -> PeerRow:
         return cls(what, tiles, ours_s, theirs_s, ratio, f">= {target:g}", ratio >= target)
 
     @classmethod
-    def at_most(cls, what: str, tiles: int, ours_s: float, theirs_s: float, ratio: float, target: float) -> Row:
+    def at_most(cls, what: str, tiles: int, ours_s: float, theirs_s: float, ratio: float, target: float) -> PeerRow:
         return cls(what, tiles, ours_s, theirs_s, ratio, f"<= {target:g}", ratio <= target)
 
 
@@ -79,7 +79,7 @@ def run(*, json_path: str | Path | None = None, quick: bool = False, slide: str 
     return report
 
 
-def reading(path: Path, name: str, repeats: int) -> Row:
+def reading(path: Path, name: str, repeats: int) -> PeerRow:
     """Every tile of both levels as RGB: by region, and one by one with the peers' call."""
     spec = _spec(path)
     with Slide.open(path) as opened:
@@ -98,10 +98,10 @@ def reading(path: Path, name: str, repeats: int) -> Row:
 
     ours, theirs = _interleaved({"ours": by_region, "theirs": one_by_one}, repeats)
     what = f"reading {name}: tiles/s by region / one by one"
-    return Row.at_least(what, tiles, ours, theirs, theirs / ours, READING)
+    return PeerRow.at_least(what, tiles, ours, theirs, theirs / ours, READING)
 
 
-def extraction(path: Path, name: str, folder: Path, repeats: int) -> Row:
+def extraction(path: Path, name: str, folder: Path, repeats: int) -> PeerRow:
     """A slide from file to saved bag, against its tiles through the encoder."""
     spec, machine = _spec(path), Machine()
     (encoder, *_) = load_encoders(spec, machine)
@@ -125,10 +125,10 @@ def extraction(path: Path, name: str, folder: Path, repeats: int) -> Row:
 
     ours, theirs = _interleaved({"ours": whole, "theirs": encoder_alone}, repeats)
     what = f"extraction {name}: whole / encoder alone ({encoder.name}, {encoder.backend})"
-    return Row.at_most(what, sum(len(part) for part in tiles), ours, theirs, ours / theirs, EXTRACTION)
+    return PeerRow.at_most(what, sum(len(part) for part in tiles), ours, theirs, ours / theirs, EXTRACTION)
 
 
-def loading(folder: Path, tokens: int, repeats: int) -> Row:
+def loading(folder: Path, tokens: int, repeats: int) -> PeerRow:
     """A bag that was loaded before, against a memory map of its file."""
     rng = np.random.default_rng(0)
     side = int(np.ceil(tokens**0.5 / 4)) * 4
@@ -150,7 +150,7 @@ def loading(folder: Path, tokens: int, repeats: int) -> Row:
         _touch(np.memmap(store.bag_path("bag"), np.uint8, "r"))
 
     ours, theirs = _interleaved({"ours": load, "theirs": memory_map}, 5 * repeats)
-    return Row.at_most("loading a bag / numpy memmap of its bytes", tokens, ours, theirs, ours / theirs, LOADING)
+    return PeerRow.at_most("loading a bag / numpy memmap of its bytes", tokens, ours, theirs, ours / theirs, LOADING)
 
 
 def _spec(path: Path) -> ExtractSpec:
@@ -200,7 +200,7 @@ def _interleaved(functions: Mapping[str, Callable[[], None]], repeats: int) -> l
     return [median(times) for times in seconds.values()]
 
 
-def _print(rows: list[Row]) -> None:
+def _print(rows: list[PeerRow]) -> None:
     from rich.console import Console
     from rich.table import Table
 

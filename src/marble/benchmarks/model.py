@@ -34,9 +34,9 @@ from marble.encoders.torchvision_guard import import_timm
 from marble.errors import InputError, UnavailableError
 from marble.files import publish_json
 from marble.models import BagModel, build
-from marble.models.marble import Marble
-from marble.models.marble_fast import composing_pays
-from marble.models.ssd import Mamba2, block_shape, choose_backend
+from marble.models.ssm.ssd import Mamba2, block_shape, choose_backend
+from marble.models.zoo.marble import Marble
+from marble.models.zoo.marble_fast import composing_pays
 
 DIM = 1024
 SIZES = (2048, 8192, 32768)

@@ -51,7 +51,7 @@ VISIBLE_BYTES = 100_000  # a smaller rise drowns in the process's own
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelCost:
     """One model at one size in one pass."""
 
     model: str
@@ -80,8 +80,8 @@ def run(json_path: str | Path | None = None, quick: bool = False, repeats: int =
         "scan_target": f">= {SCAN_TARGET:g}",
         "left_out": [],
     }
-    known = [Row(**row) for row in before.get("models", [])]
-    rows: list[Row] = []
+    known = [ModelCost(**row) for row in before.get("models", [])]
+    rows: list[ModelCost] = []
     for place, name in enumerate(names, start=1):
         for which in PASSES:
             mine = {row.tokens: row for row in known if (row.model, row.which) == (name, which)}
@@ -156,10 +156,10 @@ def _training_loss(model: BagModel, out: Output, label: int) -> Tensor:
 
 
 def measure_model(
-    name: str, which: str, sizes: Sequence[int], repeats: int, left_out: list[str], known: Mapping[int, Row]
-) -> list[Row]:
+    name: str, which: str, sizes: Sequence[int], repeats: int, left_out: list[str], known: Mapping[int, ModelCost]
+) -> list[ModelCost]:
     """The model at every size it can be measured at, but for the `known` ones; cost is expected to grow linearly."""
-    rows: list[Row] = []
+    rows: list[ModelCost] = []
     for tokens in sorted(sizes):
         if tokens in known:
             rows.append(known[tokens])
@@ -176,7 +176,7 @@ def measure_model(
             turns = repeats if time.perf_counter() - began < LONG_SECONDS else 1
         seconds = interleaved({"model": one_pass, "products": bare(recorded.products)}, turns, warmup=0)
         rows.append(
-            Row(
+            ModelCost(
                 model=name,
                 tokens=tokens,
                 which=which,
@@ -192,7 +192,7 @@ def measure_model(
     return rows
 
 
-def too_much(known: Row, tokens: int) -> str | None:
+def too_much(known: ModelCost, tokens: int) -> str | None:
     """Why a size is left out, from what a smaller one took; None if it is not."""
     growth = tokens / known.tokens
     memory, limit = known.bytes * growth, MEMORY_SHARE * available_bytes()
@@ -230,13 +230,13 @@ def _print(result: dict[str, Any]) -> None:
         console.print(f"left out: {line}")
 
 
-def plot(rows: Sequence[Row]) -> Figure:
+def plot(rows: Sequence[ModelCost]) -> Figure:
     """Time, ratio to the products, and memory against tokens; one line per model."""
     import matplotlib as mpl  # here, because every process that measures memory imports this module
     from matplotlib.figure import Figure
 
     names, sizes = list(dict.fromkeys(row.model for row in rows)), sorted({row.tokens for row in rows})
-    panels: dict[str, Callable[[Row], float]] = {
+    panels: dict[str, Callable[[ModelCost], float]] = {
         "seconds": lambda row: row.seconds,
         "ratio to its matrix products": lambda row: row.ratio,
         "peak memory above the bag, MB": lambda row: max(row.bytes, VISIBLE_BYTES) / 1e6,

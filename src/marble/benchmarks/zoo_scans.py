@@ -11,10 +11,10 @@ from torch import Tensor
 
 from marble.bags.augment import generator
 from marble.benchmarks.measure import interleaved
-from marble.models.s4d import causal_convolution, s4d_kernel
-from marble.models.scan import selective_scan
-from marble.models.scan2d import selective_scan_2d
-from marble.models.scan_reference import s4d_reference, selective_scan_2d_reference, selective_scan_reference
+from marble.models.ssm.s4d import causal_convolution, s4d_kernel
+from marble.models.ssm.scan import selective_scan
+from marble.models.ssm.scan2d import selective_scan_2d
+from marble.models.ssm.scan_reference import s4d_reference, selective_scan_2d_reference, selective_scan_reference
 
 PASSES = ("forward", "forward+backward")
 SCAN_TARGET = 5.0  # times faster than a token-by-token loop

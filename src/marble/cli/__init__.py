@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 import typer
 
@@ -31,13 +32,33 @@ def _options(
     pass
 
 
-def assemble() -> typer.Typer:
-    """The app with every verb; a room's verbs import what they need when they are called."""
-    from marble.cli import learn, look, prepare, system
+#: every verb and the function that does it, in the order of `marble --help`; a verb's file is named like the verb
+VERBS = {
+    "demo": "marble.cli.demo:demo",
+    "doctor": "marble.cli.doctor:doctor",
+    "tile": "marble.cli.tile:tile",
+    "plan": "marble.cli.plan:plan",
+    "extract": "marble.cli.extract:extract",
+    "import": "marble.cli.import_:import_",
+    "import-checkpoint": "marble.cli.import_checkpoint:import_checkpoint",
+    "export": "marble.cli.export:export",
+    "verify": "marble.cli.verify:verify",
+    "split": "marble.cli.split:split",
+    "run": "marble.cli.run:run",
+    "report": "marble.cli.report:report",
+    "predict": "marble.cli.predict:predict",
+    "heatmap": "marble.cli.heatmap:heatmap",
+    "view": "marble.cli.view:view",
+    "bench": "marble.cli.bench:bench",
+}
 
+
+def assemble() -> typer.Typer:
+    """The app with every verb; a verb imports what it needs when it is called."""
     if not app.registered_commands:
-        for room in (prepare, learn, look, system):
-            room.register(app)
+        for verb, place in VERBS.items():
+            module, _, function = place.partition(":")
+            app.command(name=verb)(getattr(import_module(module), function))
     return app
 
 

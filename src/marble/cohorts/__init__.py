@@ -1,12 +1,13 @@
 """Tables, patients, splits and leakage; no torch."""
 
 from marble.cohorts.audit import Audit, Finding, SplitAudit, audit
-from marble.cohorts.cohort import Case, Cohort, Excluded, Survival, Target, Unit
-from marble.cohorts.csvio import safe_cell
+from marble.cohorts.cohort import Case, Cohort, Excluded, Unit
 from marble.cohorts.public import PUBLIC, PublicCohort, public_cohort
-from marble.cohorts.splitfiles import read_splits, write_splits
+from marble.cohorts.split_files import read_splits, write_splits
 from marble.cohorts.splits import Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
+from marble.tabular import safe_cell
+from marble.targets import SurvivalTime, Target
 
 __all__ = [
     "PUBLIC",
@@ -18,7 +19,7 @@ __all__ = [
     "PublicCohort",
     "Split",
     "SplitAudit",
-    "Survival",
+    "SurvivalTime",
     "Target",
     "Unit",
     "audit",

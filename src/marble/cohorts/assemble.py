@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from marble.cohorts.barcodes import spelling_key
-from marble.cohorts.cohort import Case, Cohort, Excluded, ScoredBy, Survival, Target
-from marble.cohorts.csvio import Row, Table
-from marble.cohorts.families import Layout
+from marble.cohorts.cohort import Case, Cohort, Excluded, ScoredBy
+from marble.cohorts.families import TableLayout
+from marble.identifiers import spelling_key
+from marble.tabular import Row, Table
+from marble.targets import SurvivalTime, Target
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def assemble(
     *,
     name: str,
     table: Table,
-    layout: Layout,
+    layout: TableLayout,
     classes: tuple[str, ...] | None,
     scored_by: ScoredBy,
     notes: list[str],
@@ -49,7 +50,7 @@ def assemble(
         _check_class_spellings(used, target_column)
         classes = classes or sorted_classes({entry.target for entry in used if isinstance(entry.target, str)})
         _check_classes(used, classes, table, target_column, notes)
-    elif not any(entry.target.event for entry in used if isinstance(entry.target, Survival)):
+    elif not any(entry.target.event for entry in used if isinstance(entry.target, SurvivalTime)):
         what = f"no event in {len({entry.case_id for entry in used})} cases"
         raise table.header_fault(what, target_column, "Check event_coding=: 0 and 1 may be the other way round")
     groups: dict[str, list[Entry]] = {}
@@ -76,7 +77,9 @@ def sorted_classes(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def _case(rows: list[Entry], scored_by: ScoredBy, classes: tuple[str, ...], layout: Layout, notes: list[str]) -> Case:
+def _case(
+    rows: list[Entry], scored_by: ScoredBy, classes: tuple[str, ...], layout: TableLayout, notes: list[str]
+) -> Case:
     first = rows[0]
     targets = {row.slide_id: row.target for row in rows if row.target is not None}
     differs = next((row for row in rows if row.target != first.target), None)
@@ -102,7 +105,7 @@ def _commonest(targets: list[Target], classes: tuple[str, ...]) -> Target:
     counts = Counter(targets)
 
     def rank(target: Target) -> tuple[int, float]:
-        return counts[target], target.time if isinstance(target, Survival) else classes.index(target)
+        return counts[target], target.time if isinstance(target, SurvivalTime) else classes.index(target)
 
     return max(targets, key=rank)
 
@@ -159,6 +162,6 @@ def _note_zero_padding(groups: dict[str, list[Entry]], notes: list[str]) -> None
 
 
 def _said(target: Target | None) -> str:
-    if isinstance(target, Survival):
+    if isinstance(target, SurvivalTime):
         return f"time {target.time:g}, {'event' if target.event else 'censored'}"
     return f"class '{target}'"

@@ -9,10 +9,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from marble.cohorts.barcodes import slide_id_of, spelling_key, tcga_patient, tcga_site
-from marble.cohorts.cohort import Cohort, Survival
-from marble.cohorts.splitfiles import Member, SplitFile, load_split_files, patient_of
+from marble.cohorts.cohort import Cohort
+from marble.cohorts.split_files import Member, SplitFile, load_split_files, patient_of
 from marble.cohorts.splits import PARTS, Split
+from marble.identifiers import slide_id_of, spelling_key, tcga_patient, tcga_site
+from marble.targets import SurvivalTime
 
 Kind = Literal["leak", "fault", "note"]
 
@@ -224,7 +225,7 @@ def _size(members: Sequence[Member], patients: set[str], cohort: Cohort | None) 
         return text
     targets = [cohort.case(patient).target for patient in patients if patient in cohort]
     if cohort.task == "survival":
-        events = sum(isinstance(target, Survival) and target.event for target in targets)
+        events = sum(isinstance(target, SurvivalTime) and target.event for target in targets)
         return f"{text}; {events} events, {len(targets) - events} censored"
     counts = Counter(targets)
     return f"{text}; " + ", ".join(f"{name} {counts[name]}" for name in cohort.classes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,24 +11,10 @@ from typing import Literal
 from marble.errors import TableError
 from marble.files import sha256_bytes
 from marble.specs import canonical_json
+from marble.targets import SurvivalTime, Target
 
 TaskName = Literal["classification", "survival"]
 ScoredBy = Literal["case", "slide"]
-
-
-@dataclass(frozen=True)
-class Survival:
-    """Time under observation, and whether it ended with the event (True) or without it (censored)."""
-
-    time: float
-    event: bool
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.time) or self.time < 0:
-            raise TableError(f"time {self.time} is not a number >= 0", hint="Give a time since diagnosis")
-
-
-Target = str | Survival
 
 
 @dataclass(frozen=True)
@@ -151,7 +136,7 @@ class Cohort:
         return {case.case_id: case for case in self.cases}
 
     def _survival_lines(self) -> list[str]:
-        outcomes = [unit.target for unit in self.units() if isinstance(unit.target, Survival)]
+        outcomes = [unit.target for unit in self.units() if isinstance(unit.target, SurvivalTime)]
         events = sum(outcome.event for outcome in outcomes)
         follow_up = median_follow_up(outcomes)
         share = 100 * events / len(outcomes)
@@ -178,7 +163,7 @@ class Cohort:
             raise self._fault(what, "Give the patient one target, or score by slide")
 
     def _check_target(self, case_id: str, target: Target) -> None:
-        if isinstance(target, Survival) != (self.task == "survival"):
+        if isinstance(target, SurvivalTime) != (self.task == "survival"):
             wanted = "a time and an event" if self.task == "survival" else "a class"
             raise self._fault(f"case '{case_id}' needs {wanted}, not {target!r}", "Check the task of the cohort")
         if isinstance(target, str) and target not in self.classes:
@@ -194,7 +179,7 @@ class Cohort:
         return TableError(what, where=self.source or self.name, hint=hint)
 
 
-def median_follow_up(outcomes: Sequence[Survival]) -> float | None:
+def median_follow_up(outcomes: Sequence[SurvivalTime]) -> float | None:
     """The median of the time to censoring (Kaplan-Meier with the roles of event and censoring swapped)."""
     staying = 1.0
     for time in sorted({outcome.time for outcome in outcomes}):
@@ -207,4 +192,4 @@ def median_follow_up(outcomes: Sequence[Survival]) -> float | None:
 
 
 def _plain(target: Target) -> object:
-    return [target.time, target.event] if isinstance(target, Survival) else target
+    return [target.time, target.event] if isinstance(target, SurvivalTime) else target

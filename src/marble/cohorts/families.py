@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from marble.cohorts.cohort import TaskName
-from marble.cohorts.csvio import Table
 from marble.errors import TableError
+from marble.tabular import Table
 
 EventCoding = Literal["1=event", "1=censored"]
 
@@ -42,7 +42,7 @@ _FOLD = re.compile(r"fold_\d+")
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """The columns of one table by meaning; None where the table has no such column."""
 
     task: TaskName
@@ -56,7 +56,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ColumnChoices:
     """What the user said about the table; whatever is None is taken from the format."""
 
     task: TaskName | None = None
@@ -68,11 +68,11 @@ class Wishes:
     event: str | None = None
 
 
-def find_layout(table: Table, wishes: Wishes) -> Layout:
+def find_layout(table: Table, choices: ColumnChoices) -> TableLayout:
     """Decide the meaning of the columns from what the user said and from the format; never guess between two."""
-    case = _given_or_first(table, wishes.case, CASE_COLUMNS)
-    slide = _given_or_first(table, wishes.slide, SLIDE_COLUMNS)
-    site = _given_or_first(table, wishes.site, SITE_COLUMNS)
+    case = _given_or_first(table, choices.case, CASE_COLUMNS)
+    slide = _given_or_first(table, choices.slide, SLIDE_COLUMNS)
+    site = _given_or_first(table, choices.site, SITE_COLUMNS)
     if case is None and slide is None and {"train", "val"} <= set(table.columns):
         hint = "Read it with read_splits, and give the table of labels or survival times as the cohort"
         raise table.header_fault("this is a split file, not a cohort table", "train", hint)
@@ -80,10 +80,10 @@ def find_layout(table: Table, wishes: Wishes) -> Layout:
         what = "neither a patient nor a slide column is known by its name"
         hint = f"Say which it is with case= or slide=; columns here: {_listing(table)}"
         raise table.header_fault(what, "case_id", hint)
-    if _task(table, wishes) == "classification":
-        return Layout("classification", case, slide, site, label=_label_column(table, wishes, case, slide))
-    time, event = _survival_columns(table, wishes)
-    return Layout("survival", case, slide, site, time=time, event=event, coding=known_coding(table, event))
+    if _task(table, choices) == "classification":
+        return TableLayout("classification", case, slide, site, label=_label_column(table, choices, case, slide))
+    time, event = _survival_columns(table, choices)
+    return TableLayout("survival", case, slide, site, time=time, event=event, coding=known_coding(table, event))
 
 
 def fold_columns(table: Table) -> tuple[str, ...]:
@@ -104,12 +104,12 @@ def known_coding(table: Table, event: str) -> EventCoding | None:
     return None
 
 
-def _task(table: Table, wishes: Wishes) -> TaskName:
-    if wishes.task is not None:
-        return wishes.task
-    if wishes.time is not None or wishes.event is not None:
+def _task(table: Table, choices: ColumnChoices) -> TaskName:
+    if choices.task is not None:
+        return choices.task
+    if choices.time is not None or choices.event is not None:
         return "survival"
-    if wishes.label is not None:
+    if choices.label is not None:
         return "classification"
     survival = bool(_survival_pairs(table))
     if survival and "label" in table:
@@ -118,9 +118,9 @@ def _task(table: Table, wishes: Wishes) -> TaskName:
     return "survival" if survival else "classification"
 
 
-def _label_column(table: Table, wishes: Wishes, case: str | None, slide: str | None) -> str:
-    if wishes.label is not None:
-        return table.require(wishes.label, "Give the label's column with label=")
+def _label_column(table: Table, choices: ColumnChoices, case: str | None, slide: str | None) -> str:
+    if choices.label is not None:
+        return table.require(choices.label, "Give the label's column with label=")
     found = _given_or_first(table, None, LABEL_COLUMNS)
     if found is None and _survival_pairs(table) and "oncotree_code" in table:
         found = "oncotree_code"  # the MCAT family keeps the tumour type beside the survival time
@@ -133,18 +133,18 @@ def _label_column(table: Table, wishes: Wishes, case: str | None, slide: str | N
     return found
 
 
-def _survival_columns(table: Table, wishes: Wishes) -> tuple[str, str]:
-    if wishes.time is not None and wishes.event is not None:
+def _survival_columns(table: Table, choices: ColumnChoices) -> tuple[str, str]:
+    if choices.time is not None and choices.event is not None:
         hint = "Give the columns with time= and event="
-        return table.require(wishes.time, hint), table.require(wishes.event, hint)
-    if wishes.time is not None or wishes.event is not None:
-        given = wishes.time or wishes.event or ""
+        return table.require(choices.time, hint), table.require(choices.event, hint)
+    if choices.time is not None or choices.event is not None:
+        given = choices.time or choices.event or ""
         raise table.header_fault("only one of time and event is given", given, "Give both time= and event=")
     pairs = _survival_pairs(table)
     if len(pairs) != 1:
         what = "no survival time and event are known by name" if not pairs else "several survival outcomes"
-        choices = "; ".join(f"time={time} event={event}" for time, event in pairs) or _listing(table)
-        raise table.header_fault(what, "time", f"Give time= and event=; here: {choices}")
+        known = "; ".join(f"time={time} event={event}" for time, event in pairs) or _listing(table)
+        raise table.header_fault(what, "time", f"Give time= and event=; here: {known}")
     return pairs[0]
 
 

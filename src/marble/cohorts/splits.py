@@ -16,9 +16,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from marble.cohorts import balance
-from marble.cohorts.cohort import Case, Cohort, ScoredBy, Survival, Target
+from marble.cohorts.cohort import Case, Cohort, ScoredBy
 from marble.errors import SplitError
 from marble.specs import Spec
+from marble.targets import SurvivalTime, Target
 
 PARTS = ("train", "val", "test")
 _TIME_BINS = 3
@@ -184,7 +185,7 @@ def _round_shares(count: int, fractions: Sequence[float], owed: list[float]) -> 
 
 def _by_time(cases: list[Case], counts: list[int]) -> Iterator[tuple[list[Case], list[int]]]:
     """Cut a survival stratum into thirds by time, each with its share of the counts; other strata stay whole."""
-    if not isinstance(cases[0].target, Survival) or len(cases) < _TIME_BINS * len(counts):
+    if not isinstance(cases[0].target, SurvivalTime) or len(cases) < _TIME_BINS * len(counts):
         yield cases, counts
         return
     ordered = sorted(cases, key=lambda case: (_time(case), case.case_id))
@@ -237,13 +238,13 @@ def _count(cases: list[Case], scored_by: ScoredBy) -> Counter[str]:
 
 
 def _stratum(target: Target) -> str:
-    if isinstance(target, Survival):
+    if isinstance(target, SurvivalTime):
         return "event" if target.event else "censored"
     return target
 
 
 def _time(case: Case) -> float:
-    assert isinstance(case.target, Survival)
+    assert isinstance(case.target, SurvivalTime)
     return case.target.time
 
 

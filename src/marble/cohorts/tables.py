@@ -10,13 +10,22 @@ from pathlib import Path
 from typing import Literal
 
 from marble.cohorts.assemble import Entry, assemble
-from marble.cohorts.barcodes import slide_id_of, tcga_patient, tcga_site
-from marble.cohorts.cells import read_event, read_id, read_label, read_time
-from marble.cohorts.cohort import Cohort, Excluded, ScoredBy, Survival, Target, TaskName
-from marble.cohorts.csvio import Row, Table, read_table
-from marble.cohorts.families import CASE_COLUMNS, SLIDE_COLUMNS, EventCoding, Layout, Wishes, find_layout, no_slides
+from marble.cohorts.cohort import Cohort, Excluded, ScoredBy, TaskName
+from marble.cohorts.families import (
+    CASE_COLUMNS,
+    SLIDE_COLUMNS,
+    ColumnChoices,
+    EventCoding,
+    TableLayout,
+    find_layout,
+    no_slides,
+)
+from marble.cohorts.fields import read_event, read_id, read_label, read_time
 from marble.errors import TableError
+from marble.identifiers import slide_id_of, tcga_patient, tcga_site
 from marble.specs import unknown_choice
+from marble.tabular import Row, Table, read_table
+from marble.targets import SurvivalTime, Target
 
 Drop = Literal["missing", "other"]
 
@@ -60,7 +69,7 @@ def read_cohort(
     """
     _check_choices(str(path), task, scored_by, event_coding, drop, classes)
     table = read_table(path)
-    layout = find_layout(table, Wishes(task, case, slide, site, label, time, event))
+    layout = find_layout(table, ColumnChoices(task, case, slide, site, label, time, event))
     coding = event_coding or layout.coding
     reading = _Reading(table, layout, coding, tuple(drop), None if classes is None else set(classes))
     if layout.slide is not None:
@@ -96,7 +105,7 @@ class _Reading:
     """One pass over a table: its layout, and what was noticed on the way."""
 
     table: Table
-    layout: Layout
+    layout: TableLayout
     coding: EventCoding | None
     drop: tuple[Drop, ...]
     classes: set[str] | None
@@ -133,7 +142,7 @@ class _Reading:
         event = read_event(self.table, row, layout.event, self.coding)
         if time is None or event is None:
             return None, layout.time if time is None else layout.event
-        return Survival(time, event), layout.time
+        return SurvivalTime(time, event), layout.time
 
     def case_id(self, table: Table, row: Row, column: str | None, slide_id: str | None) -> str:
         """The patient of a row: the cell, cut to the patient part of a TCGA barcode; or from the slide's barcode."""

@@ -11,8 +11,7 @@ from typing import Any
 from marble import files
 from marble.bags.store import BagStore
 from marble.cohorts.cohort import Cohort, Unit
-from marble.cohorts.cohort import Survival as SurvivalTarget
-from marble.cohorts.splitfiles import read_splits
+from marble.cohorts.split_files import read_splits
 from marble.cohorts.splits import Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
 from marble.errors import InputError, RunError, SpecError
@@ -21,9 +20,10 @@ from marble.experiment.stores import find_store
 from marble.models import COMMON, Recipe, model_class, model_options
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
+from marble.targets import SurvivalTime
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec
-from marble.training.mirrors import require
 from marble.training.run import HeldOut, PlannedRun
+from marble.training.trackers import require
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _cases(cohort: Cohort, patients: set[str], have: set[str]) -> list[CaseSpec]
 
 
 def _target(unit: Unit) -> TargetSpec:
-    if isinstance(unit.target, SurvivalTarget):
+    if isinstance(unit.target, SurvivalTime):
         return TargetSpec(time=unit.target.time, event=unit.target.event)
     return TargetSpec(label=unit.target)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from marble.specs import Spec
-from marble.training.mirrors import Tracker
+from marble.training.trackers import Tracker
 
 SYNTHETIC = "synthetic:"
 
@@ -122,7 +122,7 @@ class ExperimentSpec(Spec):
     split: SplitSpec = SplitSpec()
     train: TrainSpec = TrainSpec()
     models: tuple[ModelSpec, ...] = Field(min_length=1)
-    track: tuple[Tracker, ...] = Field(default=(), description="mirrors of every run's history; no say in the results")
+    track: tuple[Tracker, ...] = Field(default=(), description="trackers of every run's history; no say in the results")
     paper: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="figures printed in the paper, by model and metric; shown in a marked column"
     )

@@ -9,10 +9,10 @@ many        a batch of slides
 plan        the cost beforehand
 """
 
-from marble.extract.many import BatchProgress, Outcome, Summary, extract_many
-from marble.extract.one import Progress, extract_slide, store_for
+from marble.extract.batch import BatchProgress, SlideOutcome, Summary, extract_many
 from marble.extract.pipeline import LevelTokens, encode_level
 from marble.extract.plan import Estimate, plan
+from marble.extract.slide import Progress, extract_slide, store_for
 from marble.extract.source import find_slides, read_manifest
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
 
@@ -22,8 +22,8 @@ __all__ = [
     "ExtractSpec",
     "LevelTokens",
     "Machine",
-    "Outcome",
     "Progress",
+    "SlideOutcome",
     "Summary",
     "encode_level",
     "extract_many",

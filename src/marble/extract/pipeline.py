@@ -19,8 +19,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from marble.encoders import Encoder
 from marble.extract.regions import Block, Cut, blocks, read_block
-from marble.slides.pyramid import Pyramid
-from marble.slides.reader import Slide
+from marble.slides.lattice import Pyramid
+from marble.slides.slide import Slide
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -11,11 +11,11 @@ import numpy as np
 
 from marble.encoders import Encoder
 from marble.errors import InputError, MarbleError
-from marble.extract.one import segment_or_take
 from marble.extract.regions import blocks, read_block
+from marble.extract.slide import segment_or_take
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
-from marble.slides.pyramid import Pyramid, lay
-from marble.slides.reader import Slide
+from marble.slides.lattice import Pyramid, lay
+from marble.slides.slide import Slide
 
 _CELL_BYTES = 2 * 4 + 8  # cell and parent of one tile
 _TIMED_BLOCKS = 3

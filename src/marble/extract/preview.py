@@ -10,9 +10,9 @@ import cv2
 
 from marble import files
 from marble.errors import SlideError
+from marble.slides.lattice import PyramidSpec, lay
 from marble.slides.preview import draw_preview
-from marble.slides.pyramid import PyramidSpec, lay
-from marble.slides.reader import Slide
+from marble.slides.slide import Slide
 from marble.slides.tissue import Tissue, TissueSpec, segment
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from marble.slides.pyramid import Pyramid
-from marble.slides.reader import Box, Slide
+from marble.slides.lattice import Pyramid
+from marble.slides.slide import Box, Slide
 
 Tile = NDArray[np.uint8]  # (px, px, 3)
 REGION_PX = 2048  # longest side of one read, in pixels of the plane it is decoded from

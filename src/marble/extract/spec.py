@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from marble.bags.provenance import Sha256
 from marble.encoders import Encoder, encoder_row, load_encoder
 from marble.errors import MarbleError
-from marble.slides.pyramid import PyramidSpec
+from marble.slides.lattice import PyramidSpec
 from marble.slides.tissue import TissueSpec
 from marble.specs import Spec
 

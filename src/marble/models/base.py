@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from marble.bags.bag import Bag, Level
 from marble.errors import BagError, InputError
+from marble.models.recipe import COMMON, Recipe
 
 #: parameters of state-space layers that weight decay must not touch, whatever their shape
 NO_DECAY = ("A_log", "D", "dt_bias", "A_b_log", "D_b", "log_A_real", "A_imag", "C", "log_dt")
@@ -40,42 +41,6 @@ class Output:
     side: tuple[Side, ...] = ()
     logits_weight: float = 1.0  # of the main prediction, beside those of `side`
     hidden: dict[str, Tensor] = field(default_factory=dict)  # what `extra_loss` needs, nothing else reads it
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a model is trained: everything that is not the model and not the data."""
-
-    optimizer: Literal["adamw", "adam", "lookahead-radam", "lookahead-adam"] = "adamw"
-    lr: float = 3e-5
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 1e-2
-    schedule: Literal["warmup-cosine", "cosine", "constant", "multistep", "plateau"] = "warmup-cosine"
-    lr_min: float = 0.0
-    milestones: tuple[int, ...] = ()
-    gamma: float = 0.2
-    plateau_patience: int = 5
-    warmup: int = 5
-    epochs: int = 30
-    patience: int = 10
-    patience_from: int = 0  # early stopping never before this epoch
-    select_by: Literal["metric", "loss"] = "metric"
-    choose_from: int = 1  # no epoch before this one is chosen; of a shorter training the last one
-    accumulate: int = 1
-    accumulate_by: Literal["mean", "sum"] = "mean"  # of the slides of one step
-    clip: float | None = 1.0
-    clip_per_group: bool = False
-    class_loss: Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"] = (
-        "cross-entropy"
-    )
-    side_label_smoothing: float = 0.0  # of the cross-entropy of `Output.side`; the main prediction's has none
-    survival_loss: Literal["cox", "nll"] = "cox"
-    sampling: Literal["shuffle", "weighted", "fixed"] = "shuffle"
-    precision: Literal["float32", "mixed-float16"] = "float32"
-    decay_exempt: bool = True  # biases, norms and SSM parameters are kept out of weight decay
-
-
-COMMON = Recipe()
 
 
 class BagModel(nn.Module):

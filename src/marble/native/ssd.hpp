@@ -1,6 +1,6 @@
 // What the Mamba-2 kernels share: the sizes and places of one segment, and the steps that both directions take.
 //
-// Letters and equations as in models/ssd_fast.py and models/ssd_backward.py. Heads are worked off in blocks of fixed
+// Letters and equations as in models/ssm/ssd_fast.py and models/ssm/ssd_backward.py. Heads are worked off in blocks of fixed
 // size, and sums over heads are kept per block, so that the result does not depend on the number of threads.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The way back over one segment of the Mamba-2 scan, head by head (equations: models/ssd_backward.py).
+// The way back over one segment of the Mamba-2 scan, head by head (equations: models/ssm/ssd_backward.py).
 #include "ssd.hpp"
 
 namespace marble {

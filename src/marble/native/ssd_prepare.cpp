@@ -1,7 +1,7 @@
 // What the heads of a Mamba-2 segment share, and their decays: everything before the scan itself, chunk by chunk.
 //
 // A chunk's running sum a of dt * A is carried as a part on a coarse grid, which adds up without rounding, and the rest
-// (why: models/ssd_fast.py).
+// (why: models/ssm/ssd_fast.py).
 #include <cmath>
 #include <limits>
 

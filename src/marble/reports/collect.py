@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marble.errors import InputError, RunError
-from marble.tasks.base import Metric, Outcome, Target, Task, Undefined
+from marble.targets import SurvivalTime, Target
+from marble.tasks.base import Metric, Task, Undefined
 from marble.tasks.survival import Survival
 from marble.training.job import TaskSpec
 from marble.training.results import find_runs, read_predictions, read_run
@@ -148,7 +149,7 @@ def _part(rows: Sequence[dict[str, str]], task: Task) -> Part:
     if task.name == "classification":
         targets: list[Target] = [row["label"] for row in rows]
     else:
-        targets = [Outcome(float(row["time"]), row["event"] == "1") for row in rows]
+        targets = [SurvivalTime(float(row["time"]), row["event"] == "1") for row in rows]
     return Part(
         patients=tuple(row["case_id"] for row in rows),
         targets=tuple(targets),

@@ -34,7 +34,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelRow:
     """One model of the table."""
 
     model: ModelResults
@@ -48,7 +48,7 @@ class Comparison:
     """The whole table."""
 
     results: Results
-    rows: tuple[Row, ...]
+    rows: tuple[ModelRow, ...]
     tested: tuple[str, ...]  # the metrics with a paired test
 
 
@@ -62,7 +62,7 @@ def compare(results: Results) -> Comparison:
         for key, repeats in weighted.items()
     }
     tested = ("auc", "accuracy") if results.task.name == "classification" else ("c_index",)
-    rows = [Row(model, {name: _cell(model, name, draws[model.key]) for name in results.metric_names})
+    rows = [ModelRow(model, {name: _cell(model, name, draws[model.key]) for name in results.metric_names})
             for model in results.models]  # fmt: skip
     reference = results.reference
     if reference is None or len(rows) < 2:
@@ -91,7 +91,9 @@ def _cell(model: ModelResults, name: str, draws: dict[str, Draws]) -> Cell:
     return Cell(mean, sd, bootstrap_interval(mean, draws[name]), draws[name].left_out, len(numbers))
 
 
-def _test(results: Results, home: Row, other: Row, name: str, draws: dict[str, dict[str, Draws]]) -> Paired | None:
+def _test(
+    results: Results, home: ModelRow, other: ModelRow, name: str, draws: dict[str, dict[str, Draws]]
+) -> Paired | None:
     """Reference minus the other; DeLong for a binary AUC, bootstrap over the same patients otherwise."""
     ours, theirs = home.cells[name].mean, other.cells[name].mean
     if isinstance(ours, Undefined) or isinstance(theirs, Undefined):

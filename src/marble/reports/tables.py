@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from marble.cohorts.csvio import csv_text, safe_cell
-from marble.reports.compare import Cell, Comparison, Row
+from marble.reports.compare import Cell, Comparison, ModelRow
+from marble.tabular import csv_text, safe_cell
 from marble.tasks.base import Undefined
 
 NAMES = {
@@ -156,7 +156,7 @@ def cell_text(cell: Cell) -> str:
     return text
 
 
-def _p_text(row: Row, name: str) -> str:
+def _p_text(row: ModelRow, name: str) -> str:
     if name not in row.corrected:
         return "reference" if not row.tests else "-"
     p = row.corrected[name]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marble.errors import SlideError
-from marble.slides.planes import Mask
+from marble.slides.readers.planes import Mask
 
 Ring = npt.NDArray[np.float64]  # (n, 2) of x, y
 Polygon = list[Ring]  # the outline, then its holes

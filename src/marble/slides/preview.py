@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from marble.slides import outlines
-from marble.slides.planes import Pixels
-from marble.slides.pyramid import Pyramid
-from marble.slides.reader import Slide
+from marble.slides.lattice import Pyramid
+from marble.slides.readers.planes import Pixels
+from marble.slides.slide import Slide
 from marble.slides.tissue import Tissue
 
 # Coarsest first; told apart also by colour-blind readers.

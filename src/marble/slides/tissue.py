@@ -26,8 +26,8 @@ from pydantic import Field
 
 from marble.errors import SlideError
 from marble.slides import outlines
-from marble.slides.planes import Mask, Pixels
-from marble.slides.reader import Box, Slide
+from marble.slides.readers.planes import Mask, Pixels
+from marble.slides.slide import Box, Slide
 from marble.specs import Spec
 
 Floats = npt.NDArray[np.float64]

@@ -1,6 +1,6 @@
 """What is learned and how it is judged: losses, metrics, what to select on.
 
-    base                     Task, Criterion, Outcome, Undefined: the contract
+    base                     Task, Criterion, SurvivalTime, Undefined: the contract
     classification           cross-entropy and its relatives;  classification_metrics  their scores
     survival                 the task;  cox, discrete  its two losses;  survival_metrics  its scores
     baseline                 survival curves for a Cox model

@@ -7,7 +7,6 @@ Metric      a number, or `Undefined` with the reason; never NaN
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from marble.errors import InputError, NonFiniteError, RunError
+from marble.targets import SurvivalTime, Target
 
 if TYPE_CHECKING:  # metrics are computed without torch
     from torch import Tensor
@@ -36,25 +36,7 @@ class Undefined:
         return f"undefined ({self.reason})"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A patient's follow-up: the time of the event, or the last time known to be without it."""
-
-    time: float
-    event: bool
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.time) and self.time >= 0):
-            raise InputError(f"follow-up time must be finite and not negative, got {self.time}")
-        if not isinstance(self.event, bool | np.bool_):
-            raise InputError(
-                f"event must be True or False, got {self.event!r}",
-                hint="Tables code it either way round (1 = event, or 1 = censored): decode it where it is read",
-            )
-
-
 Metric: TypeAlias = float | Undefined
-Target: TypeAlias = str | Outcome
 Readout: TypeAlias = dict[str, float]
 
 
@@ -145,9 +127,9 @@ def stored_column(readouts: Mapping[str, ArrayLike], name: str) -> Floats:
 
 def outcome_arrays(targets: Sequence[Target]) -> tuple[Floats, Bools]:
     """Times (n,) and events (n,) of a survival task's targets."""
-    outcomes = [target for target in targets if isinstance(target, Outcome)]
+    outcomes = [target for target in targets if isinstance(target, SurvivalTime)]
     if len(outcomes) != len(targets):
-        wrong = next(target for target in targets if not isinstance(target, Outcome))
+        wrong = next(target for target in targets if not isinstance(target, SurvivalTime))
         raise InputError(f"a survival target is a time and an event, got {wrong!r}")
     time = np.array([outcome.time for outcome in outcomes], dtype=np.float64)
     event = np.array([outcome.event for outcome in outcomes], dtype=np.bool_)

@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
+from marble.targets import Target
 from marble.tasks import classification_metrics as scores
-from marble.tasks.base import Criterion, Ints, Metric, Readout, Target, Task, Undefined, finite_scores, stored_column
+from marble.tasks.base import Criterion, Ints, Metric, Readout, Task, Undefined, finite_scores, stored_column
 
 ClassLoss: TypeAlias = Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"]
 ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[float, ...] | None

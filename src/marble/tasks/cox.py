@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from marble.errors import InputError, NonFiniteError, RunError
-from marble.tasks.base import Criterion, Metric, Target, Undefined, finite_scores, outcome_arrays
+from marble.targets import Target
+from marble.tasks.base import Criterion, Metric, Undefined, finite_scores, outcome_arrays
 
 
 class RiskSets:

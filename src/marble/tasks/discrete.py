@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from marble.errors import InputError, NonFiniteError, RunError
-from marble.tasks.base import Bools, Criterion, Floats, Metric, Target, Undefined, outcome_arrays
+from marble.targets import Target
+from marble.tasks.base import Bools, Criterion, Floats, Metric, Undefined, outcome_arrays
 from marble.tasks.cox import TrainingPatients
 
 #: probabilities below this count as this

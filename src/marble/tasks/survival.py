@@ -12,12 +12,12 @@ from torch import Tensor
 
 from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
+from marble.targets import Target
 from marble.tasks.base import (
     Criterion,
     Floats,
     Metric,
     Readout,
-    Target,
     Task,
     Undefined,
     finite_scores,

@@ -16,7 +16,7 @@ from marble.models import BagModel, build
 from marble.training.checkpoint import Checkpoint, load_checkpoint
 from marble.training.job import FitJob
 from marble.training.loop import Progress, TrainingLoop
-from marble.training.mirrors import Tracker, open_mirrors
+from marble.training.trackers import Tracker, open_trackers
 from marble.version import VERSION
 
 
@@ -30,7 +30,7 @@ def fit(
     """Train, or go on where a killed run stopped; return the model with the weights chosen on validation.
 
     Writes `checkpoints/`, `history.csv` and, at the end, `model.safetensors` and `fit.json` into `folder`. A folder
-    that holds a finished fit of the same job is not trained again. `track` names mirrors of the history.
+    that holds a finished fit of the same job is not trained again. `track` names trackers of the history.
     """
     root = Path(folder)
     torch.set_num_threads(job.threads)
@@ -43,8 +43,8 @@ def fit(
         return load_chosen(model, root)
     files.sweep(root / "checkpoints")
     _record_start(root, job, allow_drift)
-    with open_mirrors(track, root, job) as mirrors:
-        loop = TrainingLoop(job, root, task, model, progress, mirrors)
+    with open_trackers(track, root, job) as trackers:
+        loop = TrainingLoop(job, root, task, model, progress, trackers)
         loop.run()
     best = load_checkpoint(root / "checkpoints" / f"epoch-{loop.at.best_epoch:04d}")
     model.load_state_dict(best.tensors("model"))

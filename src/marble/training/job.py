@@ -8,7 +8,8 @@ from pydantic import Field
 
 from marble.models import Recipe
 from marble.specs import Spec
-from marble.tasks.base import Outcome, Target, Task
+from marble.targets import SurvivalTime, Target
+from marble.tasks.base import Task
 from marble.tasks.classification import Classification, ClassLoss
 from marble.tasks.survival import Survival
 
@@ -25,7 +26,7 @@ class TargetSpec(Spec):
             return self.label
         assert self.time is not None
         assert self.event is not None
-        return Outcome(self.time, self.event)
+        return SurvivalTime(self.time, self.event)
 
 
 class CaseSpec(Spec):

@@ -27,11 +27,11 @@ from marble.tasks.cox import CoxGroup
 from marble.training.checkpoint import Checkpoint, newest, prune, save_checkpoint
 from marble.training.evaluate import columns, predict_cases
 from marble.training.job import FitJob
-from marble.training.mirrors import Mirrors
 from marble.training.optim import Optimizer, learning_rate, plateau_factor
 from marble.training.precision import Precision
 from marble.training.prefetch import prefetch
 from marble.training.results import history_csv
+from marble.training.trackers import Trackers
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -77,13 +77,13 @@ class TrainingLoop:
         task: Task,
         model: BagModel,
         progress: Progress | None,
-        mirrors: Mirrors | None = None,
+        trackers: Trackers | None = None,
     ) -> None:
         self.job, self.root, self.task, self.model = job, root, task, model
         self.recipe = job.recipe
         self.store = BagStore(job.store)
         self.progress = progress or _silent
-        self.mirrors = mirrors or Mirrors()
+        self.trackers = trackers or Trackers()
         self.patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
         self.target_of = {slide: case.target.value() for case in job.train for slide in case.slides}
         self.criterion: Criterion = task.criterion(self.target_of, self.patient_of)
@@ -101,7 +101,7 @@ class TrainingLoop:
         found = newest(self.root / "checkpoints")
         if found is not None:
             self._restore(found)
-            self.mirrors.write(self.at.history)
+            self.trackers.write(self.at.history)
         else:
             self._prime()
             self._save()
@@ -110,7 +110,7 @@ class TrainingLoop:
             loss = self._train_epoch()
             self._validate(loss)
             self._save()
-            self.mirrors.write(self.at.history)
+            self.trackers.write(self.at.history)
             self.seconds += time.perf_counter() - began
             self.progress({"seconds": self.seconds, **self.at.history[-1]})
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from marble.errors import RunError
-from marble.models.base import BagModel, Recipe, decay_groups
+from marble.models.base import BagModel, decay_groups
+from marble.models.recipe import Recipe
 
 #: what changes in a loss scaler while it works
 SCALER_STATE = {"scale": float, "_growth_tracker": int}

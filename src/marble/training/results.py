@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from marble import files
-from marble.cohorts.csvio import csv_text
 from marble.errors import RunError
+from marble.tabular import csv_text
 from marble.tasks.base import Task
 from marble.training.evaluate import CasePrediction
 

@@ -16,15 +16,16 @@ from marble.bags.store import BagStore
 from marble.errors import RunError
 from marble.models import BagModel, build
 from marble.specs import Spec
-from marble.tasks.base import Outcome, Task, Undefined
+from marble.targets import SurvivalTime
+from marble.tasks.base import Task, Undefined
 from marble.tasks.baseline import BreslowBaseline
 from marble.tasks.classification_metrics import youden_threshold
 from marble.training.evaluate import CasePrediction, predict_cases
 from marble.training.fit import fit, load_chosen
 from marble.training.job import CaseSpec, FitJob, TaskSpec
 from marble.training.loop import Progress
-from marble.training.mirrors import Tracker
 from marble.training.results import FORMAT, predictions_csv, read_run
+from marble.training.trackers import Tracker
 from marble.version import VERSION
 
 
@@ -43,7 +44,7 @@ class PlannedRun(Spec):
         test: path of the held-out patients' file.
         about: what tables say of the run: experiment, model key, repeat, counts of slides.
         allow_drift: go on with a run that was started by another version.
-        track: mirrors of the history; not part of the job, because they have no say in the result.
+        track: trackers of the history; not part of the job, because they have no say in the result.
     """
 
     folder: str
@@ -123,7 +124,7 @@ def _calibration(parts: dict[str, list[CasePrediction]], task: Task) -> dict[str
     if task.name == "survival":
         risks = [row.readout["risk"] for row in parts["train"]]
         outcomes = [row.case.target.value() for row in parts["train"]]
-        known = [outcome for outcome in outcomes if isinstance(outcome, Outcome)]
+        known = [outcome for outcome in outcomes if isinstance(outcome, SurvivalTime)]
         baseline = BreslowBaseline.fit(risks, [o.time for o in known], [o.event for o in known])
         return {
             "median_risk": float(torch.tensor(risks).median()),

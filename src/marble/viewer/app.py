@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from marble.attribution import MODES
 from marble.errors import IntegrityError, MarbleError
-from marble.reports.heatmap_colours import DIVERGING, SEQUENTIAL, colour_table
+from marble.heatmaps.colours import DIVERGING, SEQUENTIAL, colour_table
 from marble.viewer.assets import LIBRARY, load_assets
 from marble.viewer.gate import Busy, Gate
 from marble.viewer.insight import Insight, encoded

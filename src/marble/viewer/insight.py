@@ -14,11 +14,11 @@ from marble.attribution.maps import is_placed, l0_size, tile_boxes
 from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.extract.spec import ExtractSpec
+from marble.heatmaps.write import sentence
 from marble.prediction import Answer, Predictor
 from marble.slides import outlines
 from marble.slides.tissue import TissueSpec, segment
 from marble.viewer.cache import ByteCache
-from marble.viewer.heatmaps import sentence
 from marble.viewer.registry import Registry, RunEntry, SlideEntry
 from marble.viewer.tiles import Pictures, top_zoom
 

@@ -12,10 +12,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from marble.attribution import MODES
 from marble.errors import MarbleError
+from marble.heatmaps.colours import DIVERGING, SEQUENTIAL
 from marble.reports.collect import collect
 from marble.reports.compare import compare
 from marble.reports.figures import all_figures
-from marble.reports.heatmap_colours import DIVERGING, SEQUENTIAL
 from marble.reports.tables import caption, table_rows
 from marble.version import VERSION
 from marble.viewer.registry import Experiment, Registry, RunEntry, SlideEntry
@@ -61,8 +61,8 @@ class Pages:
         )
 
     def slide(self, slide: SlideEntry) -> str:
-        tested = {run.key: run.said[slide.slide_id].part for run in self._registry.runs.values()
-                  if slide.slide_id in run.said}  # fmt: skip
+        tested = {run.key: run.stored[slide.slide_id].part for run in self._registry.runs.values()
+                  if slide.slide_id in run.stored}  # fmt: skip
         runs = sorted(self._registry.runs.values(), key=lambda run: (tested.get(run.key) != "test", run.name))
         return self._render(
             "slide.html.j2",
@@ -93,8 +93,8 @@ class Pages:
         """A row of the list: per model, what the run said that was tested on this slide (or validated, or trained)."""
         said = []
         for model in models:
-            mine = [run.said[slide.slide_id] for run in self._registry.runs.values()
-                    if run.model == model and slide.slide_id in run.said]  # fmt: skip
+            mine = [run.stored[slide.slide_id] for run in self._registry.runs.values()
+                    if run.model == model and slide.slide_id in run.stored]  # fmt: skip
             first = min(mine, key=lambda one: ("test", "val", "train").index(one.part), default=None)
             if first is None:
                 said.append({"text": "", "number": "", "part": "", "wrong": False, "label": False})

@@ -28,7 +28,7 @@ def key_of(*parts: object) -> str:
 
 
 @dataclass(frozen=True)
-class Said:
+class StoredPrediction:
     """What a run said of a slide's case when it was evaluated."""
 
     part: str
@@ -45,7 +45,7 @@ class RunEntry:
     folder: Path
     record: dict[str, Any]
     experiment: str  # key
-    said: dict[str, Said] = field(repr=False)  # by slide id
+    stored: dict[str, StoredPrediction] = field(repr=False)  # by slide id
 
     @property
     def model(self) -> str:
@@ -152,13 +152,17 @@ def _runs(folders: Iterable[Path]) -> tuple[dict[str, Experiment], dict[str, Run
         experiments[experiment.key] = experiment
         for folder in mine:
             entry = RunEntry(
-                key_of("run", folder), folder, records[folder], experiment.key, _said(folder, records[folder])
+                key_of("run", folder),
+                folder,
+                records[folder],
+                experiment.key,
+                _stored_predictions(folder, records[folder]),
             )
             runs[entry.key] = entry
     return experiments, runs
 
 
-def _said(folder: Path, record: dict[str, Any]) -> dict[str, Said]:
+def _stored_predictions(folder: Path, record: dict[str, Any]) -> dict[str, StoredPrediction]:
     task = TaskSpec.parse(record["task"], where=folder).build()
     found = {}
     for row in read_predictions(folder):
@@ -173,7 +177,7 @@ def _said(folder: Path, record: dict[str, Any]) -> dict[str, Said]:
                 predicted = max(names, key=lambda name: readout[f"p_{name}"])
         wrong = predicted is not None and predicted != row["label"]
         for slide_id in row["slide_ids"].split(";"):
-            found[slide_id] = Said(row["part"], readout, predicted, wrong)
+            found[slide_id] = StoredPrediction(row["part"], readout, predicted, wrong)
     return found
 
 

@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from marble.attribution.tile_map import Boxes
 from marble.errors import MarbleError, SlideError
-from marble.reports.heatmap_map import Boxes
-from marble.slides.reader import Box, Slide
+from marble.slides.slide import Box, Slide
 from marble.viewer.cache import ByteCache
 from marble.viewer.registry import SlideEntry
 

@@ -45,7 +45,7 @@ def check_nll(case: GoldenCase) -> None:
 
 
 def check_svm(case: GoldenCase) -> None:
-    from marble.models.clam import smooth_top1_svm
+    from marble.models.zoo.clam import smooth_top1_svm
 
     targets = case.input("y").reshape(-1)
     for dtype in DTYPES:

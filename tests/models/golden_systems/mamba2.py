@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from marble.models.ssd import Mamba2
+from marble.models.ssm.ssd import Mamba2
 from tests.models.golden_case import GoldenCase
 
 

@@ -1,0 +1,28 @@
+"""`marble bench`: speed and memory as ratios."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+BENCHES = ("model", "zoo", "train", "extract")
+
+
+def bench(
+    what: Annotated[str, typer.Argument(help=" | ".join(BENCHES))],
+    json: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
+    quick: Annotated[bool, typer.Option(help="Smaller sizes and fewer repeats.")] = False,
+    slide: Annotated[Path | None, typer.Option(help="A real slide for `bench extract`.")] = None,
+) -> None:
+    """Speed and memory as ratios against peers and limits, measured in one process."""
+    from importlib import import_module
+
+    from marble.errors import InputError
+    from marble.specs import unknown_choice
+
+    if what not in BENCHES:
+        raise InputError(unknown_choice("benchmark", what, list(BENCHES)))
+    options = {"slide": slide} if what == "extract" else {}
+    import_module(f"marble.benchmarks.{what}").run(json_path=json, quick=quick, **options)

@@ -1,0 +1,19 @@
+"""`marble demo`: the whole way on made-up slides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("demo-out"),
+    workers: Annotated[int, typer.Option(help="Processes that work side by side.", min=1)] = 2,
+) -> None:
+    """Made-up slides -> bags -> trained models -> report, in a few minutes, with nothing downloaded."""
+    from marble.demo import run_demo
+
+    for line in run_demo(out, workers):
+        typer.echo(line)

@@ -1,0 +1,19 @@
+"""`marble export`: bags to other tools' files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    store: Annotated[Path, typer.Argument(help="A store of bags.")],
+    out: Annotated[Path, typer.Option(help="Folder for TRIDENT-shaped HDF5 files, one folder per level.")],
+) -> None:
+    """Bags -> HDF5 per level, as TRIDENT writes it, so that every tool downstream reads our levels."""
+    from marble.interchange import export_store
+
+    for path in export_store(store, out):
+        typer.echo(f"wrote {path}")

@@ -1,0 +1,54 @@
+"""`marble heatmap`: draw why a run says what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from marble.bags.bag import Bag
+    from marble.training.run import Run
+
+
+def heatmap(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of one finished run.")],
+    slide: Annotated[Path, typer.Argument(help="Slide file; or the id of a slide whose bag is in --store.")],
+    out: Annotated[Path, typer.Option(help="Folder for pictures and GeoJSON.")] = Path("heatmaps"),
+    store: Annotated[Path | None, typer.Option(help="Take the bag from this store instead of extracting it.")] = None,
+    mode: Annotated[str, typer.Option(help="attention, occlusion or gradient.")] = "attention",
+    target: Annotated[str | None, typer.Option(help="Class to explain; the predicted one by default.")] = None,
+    level: Annotated[int | None, typer.Option(help="Only this level; 0 is the coarsest.", min=0)] = None,
+    size: Annotated[int, typer.Option(help="Longest side of the slide in the picture.", min=64, max=8192)] = 1600,
+    top: Annotated[int, typer.Option(help="Tiles on the contact sheet, of each kind; 0: no sheet.", min=0)] = 8,
+    colours: Annotated[str | None, typer.Option(help="viridis, inferno, cividis, turbo, RdBu_r, PuOr_r.")] = None,
+    stretch: Annotated[bool, typer.Option(help="Colours from the smallest value instead of 0.")] = False,
+    curves: Annotated[bool, typer.Option(help="Also measure how faithful the map is.")] = False,
+) -> None:
+    """Draw why a run says what it says about a slide: overlay, contact sheet, GeoJSON for QuPath."""
+    from marble.heatmaps.write import HeatmapSpec, write_heatmaps
+    from marble.prediction import Predictor
+
+    predictor = Predictor(run_folder)
+    bag = _bag(slide, store, predictor.run)
+    file = slide if slide.is_file() and slide.suffix != ".safetensors" else None
+    spec = HeatmapSpec(mode, target, level, size, top, colours, stretch, curves)
+    done = write_heatmaps(predictor, bag, file, out, spec)
+    typer.echo(done.sentence)
+    for path in done.files:
+        typer.echo(f"wrote {path}")
+
+
+def _bag(slide: Path, store: Path | None, run: Run) -> Bag:
+    """The bag of the prediction: from the store if one is given, otherwise made from the slide."""
+    from marble.experiment.stores import find_store
+    from marble.prediction import bags_of
+
+    if store is not None:
+        found = find_store(store)
+        return found.load(str(slide) if str(slide) in found else slide.stem)
+    _, bag = next(iter(bags_of([slide], run)))
+    if isinstance(bag, Exception):
+        raise bag
+    return bag

@@ -1,0 +1,48 @@
+"""`marble import`: other tools' features to bags."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marble.cli import terminal
+from marble.cli.slide_options import numbers
+
+
+def import_(
+    level: Annotated[list[str], typer.Option(help="MAGNIFICATION:FOLDER of features, once per level.")],
+    store: Annotated[Path, typer.Option(help="Store for the bags.")],
+    policy: Annotated[str, typer.Option(help="Fine tiles without a parent: drop or nearest.")] = "drop",
+    audit: Annotated[Path | None, typer.Option(help="Where the audit table goes (default: STORE/audit.csv).")] = None,
+    extents: Annotated[str | None, typer.Option(help="Tile sides in level-0 px, by level, if unknown.")] = None,
+    tile_px: Annotated[int | None, typer.Option(help="Side of the tiles as encoded, if unknown.")] = None,
+    slide_mpp: Annotated[float | None, typer.Option(help="Pixel size of the scans, for coordinates in um.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Name of the encoder, if the files do not say.")] = None,
+    units: Annotated[str | None, typer.Option(help="Of the coordinates: px or um.")] = None,
+    anchor: Annotated[str | None, typer.Option(help="Of the coordinates: top-left or centre.")] = None,
+    layout: Annotated[str | None, typer.Option(help="Tool that wrote the files, if not recognised.")] = None,
+) -> None:
+    """Features of TRIDENT, CLAM, STAMP, Slideflow and others -> bags with parents, and an audit of their grids."""
+    from marble.compute import Processes
+    from marble.interchange import import_levels
+
+    result = import_levels(
+        level,
+        store,
+        policy=policy,
+        audit_path=audit or store / "audit.csv",
+        tell=typer.echo,
+        extents=None if extents is None else numbers(extents),
+        tile_px=tile_px,
+        slide_mpp=slide_mpp,
+        encoder=encoder,
+        units=units,
+        anchor=anchor,
+        layout=layout,
+        executor=Processes(1, timeout_s=300),  # a file that hangs or kills the HDF5 library costs only itself
+    )
+    typer.echo(result.verdict())
+    typer.echo(f"audit: {result.audit_path}")
+    terminal.failures(result.failed)

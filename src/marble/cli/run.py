@@ -1,0 +1,35 @@
+"""`marble run`: every model on every split, then the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marble.cli import terminal
+from marble.cli.report import write_and_show
+
+
+def run(
+    experiment: Annotated[Path, typer.Argument(help="Experiment file (TOML).")],
+    out: Annotated[Path, typer.Option(help="Folder for runs and the report.")] = Path("runs"),
+    workers: Annotated[int, typer.Option(help="Processes that work side by side.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="BLAS threads of each worker; part of the result.", min=1)] = 1,
+    allow_drift: Annotated[bool, typer.Option(help="Resume runs that another version started; stamped.")] = False,
+) -> None:
+    """Train and evaluate every model on every split, then write the report. Start it again to go on."""
+    from marble.cli.live import follow
+    from marble.compute import Executor, Inline, Processes
+    from marble.experiment import Experiment
+    from marble.training.protocol import run_all
+
+    loaded = Experiment.load(experiment)
+    planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
+    typer.echo(loaded.cohort(out).summary())
+    executor: Executor = Inline() if workers == 1 else Processes(workers, threads_per_worker=threads)
+    with follow(loaded.name, planned, workers, terminal.console) as tell:
+        outcomes = run_all(planned, executor, tell)
+    if any(outcome.ok for outcome in outcomes):
+        write_and_show(out / loaded.name, out / loaded.name / "report")
+    terminal.failures([(o.planned.folder, str(o.reason)) for o in outcomes if not o.ok])

@@ -1,0 +1,24 @@
+"""`marble view`: the viewer in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def view(
+    source: Annotated[Path, typer.Argument(metavar="RUNS_OR_STORE", help="Folder of runs, a store, or one with both.")],
+    slides: Annotated[Path | None, typer.Option(help="Folder with the slide files.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Store with the runs' bags, if it is elsewhere.")] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8765,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs a token.")] = "127.0.0.1",
+    token: Annotated[
+        str | None, typer.Option(envvar="MARBLE_VIEW_TOKEN", help="Ask every request for this secret.")
+    ] = None,
+) -> None:
+    """Look at slides, attention and results in the browser; nothing leaves this machine."""
+    from marble.viewer.serve import serve
+
+    serve(source, slides=slides, store=store, host=host, port=port, token=token, tell=typer.echo)

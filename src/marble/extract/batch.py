@@ -1,0 +1,218 @@
+"""`extract_many`: a batch of slides, each on its own. One status per slide, whatever happens to any of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from marble import files
+from marble.bags import BagStore
+from marble.bags.store import BagRecord
+from marble.compute import Done, Executor, Failed, Inline
+from marble.errors import InputError
+from marble.extract.slide import Progress, extract_slide, store_for
+from marble.extract.source import name_clashes, read_manifest, slide_id_of
+from marble.extract.spec import ExtractSpec, Machine, load_encoders
+from marble.slides.mpp import mpp_of, read_mpp_csv
+
+
+@dataclass(frozen=True)
+class Job:
+    """One slide, with what is known of it from outside."""
+
+    path: Path
+    mpp: float | None = None
+    outlines: Path | None = None
+    expect_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class SlideOutcome:
+    """How one slide ended. `tiles` counts all levels of its bag."""
+
+    path: Path
+    slide_id: str
+    status: Literal["ok", "failed", "excluded"]
+    stage: str
+    reason: str | None = None
+    tiles: int = 0
+    missing_tiles: int = 0
+    verified: bool = False
+
+
+@dataclass(frozen=True)
+class BatchProgress:
+    """How far the batch is; time left goes by the bytes of the slides not yet done."""
+
+    last: SlideOutcome
+    slides_done: int
+    slides: int
+    tiles: int
+    seconds: float
+    seconds_left: float
+
+    @property
+    def tiles_per_s(self) -> float:
+        return self.tiles / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All outcomes, in the order the slides were given."""
+
+    store: Path
+    outcomes: tuple[SlideOutcome, ...]
+    seconds: float = field(compare=False, default=0.0)
+
+    def count(self, status: str) -> int:
+        return sum(outcome.status == status for outcome in self.outcomes)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no slide failed; one without tissue has not."""
+        return self.count("failed") == 0
+
+    @property
+    def unverified(self) -> int:
+        """Bags whose slide was not checked against a manifest."""
+        return sum(outcome.status == "ok" and not outcome.verified for outcome in self.outcomes)
+
+
+def extract_many(
+    paths: Iterable[str | Path],
+    spec: ExtractSpec,
+    store_root: str | Path,
+    *,
+    executor: Executor | None = None,
+    machine: Machine | None = None,
+    mpp_csv: str | Path | None = None,
+    manifest: str | Path | None = None,
+    outlines: str | Path | None = None,
+    hash_source: bool = False,
+    on_slide: Callable[[BatchProgress], None] | None = None,
+    on_tiles: Callable[[Progress], None] | None = None,
+) -> Summary:
+    """Extract every slide; a failing one, even one that kills its worker, costs only itself.
+
+    Args:
+        paths: slide files, as from `find_slides`.
+        spec: every choice that changes the bags.
+        store_root: bags go to `store_root/<fingerprint of spec>/`.
+        executor: where the slides run; in this process by default.
+        machine: what each of them runs on.
+        mpp_csv: table `wsi,mpp` of pixel sizes that replace the files'.
+        manifest: table `sha256,file`, or output of `sha256sum`; a slide that is not in it as it is, is refused.
+        outlines: folder with `<slide id>.geojson` files that replace segmentation where they exist.
+        hash_source: put every slide's SHA-256 into its record.
+        on_slide: called after every slide.
+        on_tiles: called after every batch of tiles; only where slides run in this process.
+    """
+    began = time.monotonic()
+    executor, machine = executor or Inline(), machine or Machine()
+    chosen = [Path(path) for path in paths]
+    if not chosen:
+        raise InputError("no slides to extract", hint="Give slide files, or folders that hold some")
+    sizes = read_mpp_csv(mpp_csv) if mpp_csv is not None else {}
+    hashes = read_manifest(manifest) if manifest is not None else None
+    store = store_for(store_root, spec)
+    files.sweep(store.root)
+    load_encoders(spec, machine)  # what is missing is said once and now, not once per slide
+    refused = name_clashes(chosen) | _not_listed(chosen, hashes)
+    outcomes = {path: _refused(path, reason) for path, reason in refused.items()}
+    jobs = [_job(path, sizes, hashes, outlines) for path in chosen if path not in refused]
+    run = partial(_run, spec=spec, store_root=store_root, machine=machine, hash_source=hash_source)
+    if isinstance(executor, Inline) and on_tiles is not None:
+        run = partial(run, on_tiles=on_tiles)
+    clock = _Clock([job.path for job in jobs], began)
+    for outcome in outcomes.values():
+        clock.tell(outcome, len(chosen), on_slide)
+    for ended in executor.map(run, jobs):
+        outcome = _outcome(ended, store)
+        outcomes[outcome.path] = outcome
+        clock.tell(outcome, len(chosen), on_slide)
+    return Summary(store.root, tuple(outcomes[path] for path in chosen), time.monotonic() - began)
+
+
+def _run(
+    job: Job,
+    *,
+    spec: ExtractSpec,
+    store_root: str | Path,
+    machine: Machine,
+    hash_source: bool,
+    on_tiles: Callable[[Progress], None] | None = None,
+) -> BagRecord:
+    return extract_slide(
+        job.path,
+        spec,
+        store_root,
+        machine=machine,
+        mpp=job.mpp,
+        outlines=job.outlines,
+        hash_source=hash_source,
+        expect_sha256=job.expect_sha256,
+        on_progress=on_tiles,
+    )
+
+
+def _job(path: Path, sizes: Mapping[str, float], hashes: Mapping[str, str] | None, outlines: str | Path | None) -> Job:
+    drawn = None if outlines is None else Path(outlines) / f"{slide_id_of(path)}.geojson"
+    return Job(
+        path,
+        mpp_of(path, sizes),
+        drawn if drawn is not None and drawn.is_file() else None,
+        None if hashes is None else hashes[path.name],
+    )
+
+
+def _not_listed(paths: list[Path], hashes: Mapping[str, str] | None) -> dict[Path, str]:
+    if hashes is None:
+        return {}
+    return {path: f"{path.name} is not in the manifest" for path in paths if path.name not in hashes}
+
+
+def _refused(path: Path, reason: str) -> SlideOutcome:
+    """A slide that was not even opened. The store is left alone: under its id there may be another slide's bag."""
+    return SlideOutcome(path, slide_id_of(path), "failed", "verify", reason)
+
+
+def _outcome(ended: Done[Job, BagRecord] | Failed[Job], store: BagStore) -> SlideOutcome:
+    path = ended.item.path
+    slide_id = slide_id_of(path)
+    if isinstance(ended, Failed):
+        if slide_id not in store:  # a worker may also die after its slide was done
+            store.note(slide_id, "failed", "worker", ended.reason)
+        return SlideOutcome(path, slide_id, "failed", "worker", ended.reason)
+    record = ended.result
+    return SlideOutcome(
+        path,
+        slide_id,
+        record.status,
+        record.stage,
+        record.reason,
+        sum(level.tokens for level in record.levels),
+        sum(record.details.get("missing_tiles", ())),
+        bool(record.details.get("source", {}).get("verified")),
+    )
+
+
+class _Clock:
+    """Tiles per second so far, and the time left by the bytes of the slides still to come."""
+
+    def __init__(self, paths: list[Path], began: float) -> None:
+        self.bytes = {path: path.stat().st_size if path.exists() else 0 for path in paths}
+        self.began, self.done, self.tiles, self.bytes_done = began, 0, 0, 0
+
+    def tell(self, outcome: SlideOutcome, slides: int, listener: Callable[[BatchProgress], None] | None) -> None:
+        self.done += 1
+        self.tiles += outcome.tiles
+        self.bytes_done += self.bytes.get(outcome.path, 0)
+        seconds = time.monotonic() - self.began
+        left = sum(self.bytes.values()) - self.bytes_done
+        seconds_left = seconds * left / self.bytes_done if self.bytes_done else float("inf")
+        if listener is not None:
+            listener(BatchProgress(outcome, self.done, slides, self.tiles, seconds, seconds_left if left else 0.0))

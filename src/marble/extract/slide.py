@@ -1,0 +1,270 @@
+"""`extract_slide`: one slide to one bag. Skips what is done, and always leaves a record."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marble import files
+from marble.bags import Bag, BagStore, Geometry, Level, Provenance, SlideIdentity
+from marble.bags.store import BagRecord
+from marble.compute import describe
+from marble.encoders import Encoder
+from marble.errors import MarbleError, SlideError
+from marble.extract.pipeline import LevelTokens, encode_level, one_torch_thread
+from marble.extract.source import Source, slide_id_of
+from marble.extract.spec import ExtractSpec, Machine, load_encoders
+from marble.slides.lattice import NoTissueError, Pyramid, lay
+from marble.slides.slide import Slide
+from marble.slides.tissue import Tissue, segment
+from marble.version import VERSION
+
+SPEC_FILE = "extract.toml"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a slide is."""
+
+    slide_id: str
+    done: int
+    total: int
+    seconds: float
+
+    @property
+    def tiles_per_s(self) -> float:
+        return self.done / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        return (self.total - self.done) / self.tiles_per_s if self.done else float("inf")
+
+
+def store_for(store_root: str | Path, spec: ExtractSpec) -> BagStore:
+    """The store of bags made with exactly these settings."""
+    return BagStore(Path(store_root) / spec.fingerprint())
+
+
+def extract_slide(
+    path: str | Path,
+    spec: ExtractSpec,
+    store_root: str | Path,
+    *,
+    machine: Machine | None = None,
+    mpp: float | None = None,
+    outlines: str | Path | None = None,
+    hash_source: bool = False,
+    expect_sha256: str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> BagRecord:
+    """Segment, lay, read, encode and save one slide; return its record, whose status is ok, failed or excluded.
+
+    A slide that is done, with the same settings and an unchanged file, is not touched. An encoder that cannot be
+    loaded is not the slide's fault: that raises, and leaves no record.
+
+    Args:
+        path: the slide file; its stem is the slide id.
+        spec: every choice that changes the bag.
+        store_root: bags go to `store_root/<fingerprint of spec>/`.
+        machine: device, threads, local weights.
+        mpp: um per level-0 pixel, in place of what the file says.
+        outlines: GeoJSON with tissue outlines, in place of segmentation.
+        hash_source: put the file's SHA-256 into the record.
+        expect_sha256: refuse the file, before anything is decoded, unless it has this hash.
+        on_progress: called after every batch.
+    """
+    path, machine = Path(path), machine or Machine()
+    slide_id = slide_id_of(path)
+    store = store_for(store_root, spec)
+    drawn = None if outlines is None else Path(outlines)
+    try:
+        source = Source.of(path, hashed=hash_source, expect_sha256=expect_sha256, mpp=mpp, outlines=drawn)
+    except MarbleError as error:
+        return store.note(slide_id, "failed", "verify", describe(error))
+    if (known := done_already(store, slide_id, source, path)) is not None:
+        return known
+    work = _Extraction(path, slide_id, spec, machine, load_encoders(spec, machine), source, drawn, on_progress)
+    if not (store.root / SPEC_FILE).exists():
+        files.publish(store.root / SPEC_FILE, spec.to_toml())
+    try:
+        bag, details = work.run()
+        work.stage = "save"
+        return store.save(bag, details)
+    except _Excluded as reason:
+        return store.note(slide_id, "excluded", work.stage, str(reason), source=source.record())
+    except Exception as error:  # whatever a slide does, it ends in its own record
+        return store.note(slide_id, "failed", work.stage, describe(error), source=source.record())
+
+
+def done_already(store: BagStore, slide_id: str, source: Source, path: Path) -> BagRecord | None:
+    """The slide's record if it needs no more work: same file, whole bag; or excluded, and still the same file."""
+    if not store.record_path(slide_id).exists():
+        return None
+    try:
+        record = store.record(slide_id)
+        if record.status == "failed" or not source.is_that_of(record.details.get("source", {}), path):
+            return None
+        if record.status == "ok":
+            store.check_hash(record)
+    except (MarbleError, OSError):
+        return None  # a damaged record or bag is made again
+    return record
+
+
+class _Excluded(Exception):  # noqa: N818  not an error: the slide was looked at and has nothing to give
+    """There is no tissue on the slide."""
+
+
+@dataclass
+class _Extraction:
+    """The work on one slide; `stage` is the step under way, for the record of a slide that fails in it."""
+
+    path: Path
+    slide_id: str
+    spec: ExtractSpec
+    machine: Machine
+    encoders: list[Encoder]
+    source: Source
+    outlines: Path | None
+    on_progress: Callable[[Progress], None] | None
+    stage: str = "open"
+
+    def run(self) -> tuple[Bag, dict[str, Any]]:
+        """The bag, and what its record tells beyond it."""
+        with Slide.open(self.path, mpp=self.source.mpp) as slide, one_torch_thread():
+            self.stage = "segment"
+            tissue = segment_or_take(slide, self.spec, self.outlines)
+            self.stage = "lay"
+            pyramid = _lay(slide, tissue, self.spec)
+            self.stage = "encode"
+            tokens = self._encode(slide, pyramid)
+            self.stage = "assemble"
+            bag = Bag(self.slide_id, _levels(pyramid, tokens), self._provenance(slide, pyramid))
+        details = {
+            "source": self.source.record(),
+            "tissue": {"fraction": tissue.fraction, **tissue.measures},
+            "lattice": pyramid.record(),
+            "missing_tiles": [int(level.missing.sum()) for level in tokens],
+            "dropped_with_parent": [int((~level.encoded & ~level.missing).sum()) for level in tokens],
+        }
+        return bag, details
+
+    def _encode(self, slide: Slide, pyramid: Pyramid) -> list[LevelTokens]:
+        """Every level, coarsest first; a tile is encoded if its parent was.
+
+        Beyond the limit of missing tiles nothing is encoded any more, and the rest is only read, so that the refusal
+        names the exact number.
+        """
+        total = sum(len(cells) for cells in pyramid.cells)
+        limit = self.spec.max_missing * total
+        count = _Counter(self.slide_id, total, self.on_progress)
+        threads = self.machine.thread_count
+        levels: list[LevelTokens] = []
+        missing = 0
+        with ThreadPoolExecutor(threads) as pool:
+            for level, encoder in enumerate(self.encoders):
+                parent = pyramid.parents[level]
+                keep = np.ones(len(pyramid.cells[level]), np.bool_) if parent is None else levels[-1].encoded[parent]
+                done = encode_level(
+                    slide, pyramid, level, encoder, pool, threads=threads, batch=self.spec.batch,
+                    dtype=self.spec.dtype, keep=keep & (missing <= limit), on_tiles=count.add,
+                )  # fmt: skip
+                levels.append(done)
+                missing += int(done.missing.sum())
+        if missing > limit:
+            raise SlideError(
+                f"{missing} of {total} tiles lack pixels ({missing / total:.1%}; the limit is "
+                f"{self.spec.max_missing:.1%})",
+                where=slide.path.name,
+                hint="Copy or export the file again",
+            )
+        return levels
+
+    def _provenance(self, slide: Slide, pyramid: Pyramid) -> Provenance:
+        width, height = slide.l0_size_px
+        far = [encoder.far_from(mpp) for encoder, mpp in zip(self.encoders, pyramid.mpps, strict=True)]
+        cautions = list(dict.fromkeys(sentence for sentence in far if sentence))
+        for caution in cautions:
+            warnings.warn(caution, stacklevel=2)
+        identities = [encoder.identity() for encoder in self.encoders]
+        return Provenance(
+            source=f"marble {VERSION}",
+            spec=self.spec.fingerprint(),
+            slide=SlideIdentity(
+                name=slide.name,
+                l0_width_px=width,
+                l0_height_px=height,
+                mpp=slide.mpp,
+                mpp_origin=slide.mpp_origin,
+                sha256=self.source.sha256,
+                verified=self.source.verified,
+            ),
+            l0_origin_px=pyramid.l0_origin_px,
+            levels=tuple(
+                Geometry(
+                    magnification=pyramid.magnifications[k],
+                    mpp=pyramid.mpps[k],
+                    tile_px=pyramid.tile_px,
+                    l0_extent_px=pyramid.l0_extents_px[k],
+                )
+                for k in range(pyramid.depth)
+            ),
+            encoders=tuple(identities[:1] if len(set(self.spec.encoder_of_level)) == 1 else identities),
+            notes={
+                "extract": self.spec.model_dump(mode="json"),
+                "backends": [encoder.backend for encoder in self.encoders],
+                "upsampled": pyramid.upsampled,
+                "cautions": cautions,
+            },
+        )
+
+
+def segment_or_take(slide: Slide, spec: ExtractSpec, outlines: Path | None) -> Tissue:
+    """The tissue: found, or as drawn by the user."""
+    if outlines is None:
+        return segment(slide, spec.tissue)
+    return Tissue.from_geojson(outlines, slide.l0_size_px, max(1, round(spec.tissue.working_mpp / slide.mpp)))
+
+
+def _lay(slide: Slide, tissue: Tissue, spec: ExtractSpec) -> Pyramid:
+    try:
+        return lay(slide.l0_size_px, slide.mpp, tissue, spec.pyramid, name=slide.path.name)
+    except NoTissueError as error:
+        raise _Excluded(str(error)) from None
+
+
+class _Counter:
+    def __init__(self, slide_id: str, total: int, tell: Callable[[Progress], None] | None) -> None:
+        self.slide_id, self.total, self.tell = slide_id, total, tell
+        self.done, self.began = 0, time.monotonic()
+
+    def add(self, more: int) -> None:
+        self.done += more
+        if self.tell is not None:
+            self.tell(Progress(self.slide_id, self.done, self.total, time.monotonic() - self.began))
+
+
+def _levels(pyramid: Pyramid, tokens: list[LevelTokens]) -> list[Level]:
+    """The encoded tiles, with parents counted among the encoded ones."""
+    levels = []
+    above: NDArray[np.int64] | None = None
+    for k, level in enumerate(tokens):
+        kept = level.encoded
+        features: Any = level.features if kept.all() else level.features[kept]  # no copy in the usual case
+        cells: Any = pyramid.cells[k][kept]
+        parent = pyramid.parents[k]
+        if parent is None or above is None:
+            levels.append(Level(features, cells))
+        else:
+            of_kept: Any = above[parent[kept]]
+            levels.append(Level(features, cells, of_kept, pyramid.ratios[k - 1]))
+        above = np.cumsum(kept) - 1
+    return levels

@@ -1,0 +1,1 @@
+"""Maps of tiles as pictures and GeoJSON."""

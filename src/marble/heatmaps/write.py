@@ -1,0 +1,146 @@
+"""What `marble heatmap` writes: overlays, a contact sheet, GeoJSON and the numbers behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from marble import files
+from marble.attribution import Curves, Explanation, deletion_insertion, explain, score_of
+from marble.attribution.maps import is_placed, l0_size
+from marble.attribution.tile_map import TileMap
+from marble.bags.bag import Bag
+from marble.bags.store import file_stem
+from marble.errors import InputError
+from marble.heatmaps.geojson import write_geojson
+from marble.heatmaps.overlay import Words, blank, draw_heatmap, write_png
+from marble.heatmaps.sheet import contact_sheet
+from marble.prediction import Answer, Predictor
+from marble.slides.slide import Box, Slide
+
+Pixels = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class HeatmapSpec:
+    """What is wanted of a heatmap; the command line's options."""
+
+    mode: str = "attention"
+    target: str | None = None
+    level: int | None = None
+    size: int = 1600
+    top: int = 8
+    colours: str | None = None
+    stretch: bool = False
+    curves: bool = False
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and the prediction in a sentence."""
+
+    sentence: str
+    files: tuple[Path, ...]
+
+
+def write_heatmaps(
+    predictor: Predictor, bag: Bag, slide_file: Path | None, out: Path, spec: HeatmapSpec | None = None
+) -> Written:
+    """Explain `bag`, draw it over the slide (or a blank of its size) and write everything into `out`."""
+    spec = spec or HeatmapSpec()
+    explanation = explain(predictor, bag, spec.mode, spec.target, level=spec.level or 0)
+    shown = [replace(one, stretched=spec.stretch) for one in explanation.maps if spec.level in (None, one.level)]
+    if not shown:
+        levels = ", ".join(str(one.level) for one in explanation.maps)
+        raise InputError(f"no map of level {spec.level}; this run has one of {levels}", where=predictor.run.folder)
+    stem = f"{file_stem(bag.slide_id)}-{spec.mode}"
+    words = Words(bag.slide_id, (sentence(explanation.answer), _about(predictor, explanation)))
+    written: list[Path] = []
+    slide = None if slide_file is None else _same_slide(Slide.open(slide_file, mpp=_mpp(bag)), bag)
+    try:
+        size = l0_size(bag)
+        picture = blank(size, spec.size) if slide is None else slide.thumbnail(spec.size)
+        for tiles in shown:
+            framed = draw_heatmap(picture, size, tiles, _at_level(words, tiles), mpp=_mpp(bag), colours=spec.colours)
+            written.append(write_png(out / f"{stem}-level{tiles.level}.png", framed.pixels))
+            written.append(write_geojson(out / f"{stem}-level{tiles.level}.geojson", tiles))
+        if slide is not None and spec.top:
+            written.append(write_png(out / f"{stem}-tiles.png", _sheet(slide, explanation, shown[-1], spec.top, words)))
+    finally:
+        if slide is not None:
+            slide.close()
+    numbers: dict[str, object] = {"prediction": explanation.answer.row(), "mode": spec.mode,
+                                  "target": explanation.target, "run": predictor.run.record["job"]}  # fmt: skip
+    if spec.curves:
+        numbers["faithfulness"] = _faithfulness(predictor, bag, explanation, shown[-1])
+    written.append(files.publish_json(out / f"{stem}.json", numbers))
+    return Written(sentence(explanation.answer), tuple(written))
+
+
+def sentence(answer: Answer) -> str:
+    """The prediction in words, as titles and panels show it."""
+    if answer.label is None:
+        text = f"risk {answer.readout['risk']:.4g}"
+    else:
+        text = f"predicted {answer.label}, p = {answer.readout[f'p_{answer.label}']:.4f}"
+    return f"{text}, order SD {answer.prediction.order_sd:.2g}"
+
+
+def _about(predictor: Predictor, explanation: Explanation) -> str:
+    model = predictor.run.record["model"]["name"]
+    target = "" if explanation.target is None else f" for {explanation.target}"
+    return f"{model}: {explanation.maps[0].name}{target}"
+
+
+def _at_level(words: Words, tiles: TileMap) -> Words:
+    scale = "" if tiles.magnification is None else f" ({tiles.magnification:g}x)"
+    *first, last = words.lines
+    return Words(words.title, (*first, f"{last}, level {tiles.level}{scale}, {len(tiles.values):,} tiles"))
+
+
+def _sheet(slide: Slide, explanation: Explanation, fine: TileMap, count: int, words: Words) -> Pixels:
+    def crop(l0_box: tuple[int, int, int, int], px: int) -> Pixels:
+        return slide.read(Box(*l0_box), (px, px), allow_upsample=True).pixels
+
+    coarse = next((one for one in explanation.maps if one.level == fine.level - 1), None)
+    return contact_sheet(crop, fine, coarse, f"{words.title}: {words.lines[0]}", count=count)
+
+
+def _faithfulness(predictor: Predictor, bag: Bag, explanation: Explanation, tiles: TileMap) -> dict[str, object]:
+    target = explanation.target or explanation.answer.label
+    score = score_of(predictor.task, target)
+    values = torch.from_numpy(tiles.values)
+    curves: Curves = deletion_insertion(predictor.model, bag, values, score, level=tiles.level)
+    return {
+        "score": score.name,
+        "level": tiles.level,
+        "removed": curves.removed.tolist(),
+        "deletion": curves.deletion.tolist(),
+        "present": curves.present.tolist(),
+        "insertion": curves.insertion.tolist(),
+        "deletion_area": curves.deletion_area,
+        "insertion_area": curves.insertion_area,
+    }
+
+
+def _mpp(bag: Bag) -> float | None:
+    slide = bag.provenance.slide
+    return None if slide is None else slide.mpp
+
+
+def _same_slide(slide: Slide, bag: Bag) -> Slide:
+    """Refuse to draw a bag's values over another picture than it was made from."""
+    known = bag.provenance.slide
+    if not is_placed(bag) or known is None:
+        slide.close()
+        raise InputError("the bag does not know where its tiles lie on the slide", where=bag.slide_id,
+                         hint="Give the slide's id in place of its file to draw the lattice alone")  # fmt: skip
+    if slide.l0_size_px != (known.l0_width_px, known.l0_height_px):
+        found, size = slide.l0_size_px, (known.l0_width_px, known.l0_height_px)
+        slide.close()
+        raise InputError(f"the slide is {found} pixels, the bag was made from one of {size}", where=slide.path)
+    return slide

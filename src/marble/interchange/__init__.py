@@ -1,0 +1,7 @@
+"""Features of other tools, in and out: TRIDENT, CLAM, STAMP, Slideflow, AtlasPatch, ZoomMIL and plain HDF5."""
+
+from marble.interchange.audit import AuditRow
+from marble.interchange.export_store import export_store
+from marble.interchange.import_levels import ImportResult, import_levels, import_multilevel
+
+__all__ = ["AuditRow", "ImportResult", "export_store", "import_levels", "import_multilevel"]

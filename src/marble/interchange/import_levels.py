@@ -1,0 +1,194 @@
+"""Other tools' features -> bags with parents, and an audit of how their grids fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from marble.bags.store import BagStore
+from marble.compute import Done, Executor, Inline
+from marble.errors import BagError, InputError, MarbleError
+from marble.interchange.audit import AuditRow, publish_table, verdict
+from marble.interchange.building import nested_bag
+from marble.interchange.finding import HDF5_SUFFIXES, find_features, parse_levels, read_level
+from marble.interchange.grids import Policy
+from marble.interchange.hdf5 import open_foreign
+from marble.interchange.layouts import is_zoommil
+from marble.interchange.multilevel import level_groups, read_multilevel
+from marble.interchange.tiles import LevelHints, Tiles, anchor_of, checked, unit_of
+
+AUDIT_NAME = "audit.csv"
+
+
+@dataclass(frozen=True)
+class SlideJob:
+    """All that is needed to import one slide, wherever that runs."""
+
+    slide_id: str
+    paths: tuple[Path | None, ...]
+    hints: tuple[LevelHints, ...]
+    together: bool
+    policy: Policy
+    store: Path
+
+
+@dataclass
+class ImportResult:
+    """What an import did: an audit row per slide and level, and (slide, reason) for every slide without a bag."""
+
+    store: Path
+    audit_path: Path
+    rows: list[AuditRow] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+    def verdict(self) -> str:
+        """One line: nested, nearly nested or NOT nested, with the figures."""
+        if not self.rows:
+            return f"nothing imported: all {len(self.failed)} slides failed"
+        line = verdict(self.rows)
+        return f"{line}; {len(self.failed)} slides failed" if self.failed else line
+
+
+def import_levels(
+    levels: Sequence[str],
+    store: Path,
+    *,
+    policy: str = "drop",
+    audit_path: Path | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    extents: Sequence[float] | None = None,
+    tile_px: int | None = None,
+    slide_mpp: float | None = None,
+    encoder: str | None = None,
+    units: str | None = None,
+    anchor: str | None = None,
+    layout: str | None = None,
+    executor: Executor | None = None,
+) -> ImportResult:
+    """Import `MAGNIFICATION:FOLDER` levels; one slide at a time, a failing one is noted and the rest goes on.
+
+    Args:
+        levels: one per level; the same folder for all if its files hold all levels.
+        store: where the bags go.
+        policy: what to do with fine tiles that lie in no coarse one: `drop` (the paper), or `nearest`.
+        audit_path: where the audit goes; by default into the store.
+        tell: called once per slide with a line to show.
+        extents: side of a tile in level-0 pixels (um if the coordinates are), in the order of `levels`.
+        tile_px: side of a tile in pixels as it was encoded.
+        slide_mpp: um per level-0 pixel of the slides.
+        encoder: name of the encoder, or which of several to take.
+        units: `px` or `um`, of the coordinates.
+        anchor: `top-left` or `centre`: what of the tile the coordinates point at.
+        layout: the tool, when it cannot be seen from the files.
+        executor: where slides are read; `Processes(1, timeout_s=...)` survives files on which the HDF5 library itself
+            crashes or never returns. By default this process.
+    """
+    found = parse_levels(levels)
+    if extents is not None and len(extents) != len(levels):
+        raise InputError(f"{len(extents)} extents for {len(levels)} levels")
+    sides: Sequence[float | None] = [None] * len(levels) if extents is None else extents
+    given = {parse_levels([text])[0][0]: side for text, side in zip(levels, sides, strict=True)}
+    hints = [
+        LevelHints(
+            magnification, given[magnification], tile_px, slide_mpp, encoder, unit_of(units), anchor_of(anchor), layout
+        )
+        for magnification, _ in found
+    ]
+    by_level = [find_features(folder, encoder) for _, folder in found]
+    shared = len(found) > 1 and len({folder.resolve() for _, folder in found}) == 1
+    together = shared and _holds_groups(list(by_level[0].values()))
+    return _import(by_level, hints, together, store, policy, audit_path, tell, executor)
+
+
+def import_multilevel(
+    folder: Path,
+    store: Path,
+    magnifications: Sequence[float] = (2.5, 10),
+    *,
+    policy: str = "drop",
+    audit_path: Path | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    encoder: str | None = None,
+    executor: Executor | None = None,
+) -> ImportResult:
+    """Import files that hold all levels in groups (`level0`, `level1`, ... or `levels/0`, ...), coarsest first."""
+    hints = [LevelHints(magnification, encoder=encoder) for magnification in sorted(magnifications)]
+    by_level = [find_features(folder)] * len(hints)
+    return _import(by_level, hints, True, store, policy, audit_path, tell, executor)
+
+
+def import_slide(job: SlideJob) -> list[AuditRow]:
+    """Read one slide, build its bag, save it."""
+    levels = _read_together(job) if job.together else _read_separately(job)
+    bag, rows = nested_bag(job.slide_id, levels, job.hints, job.policy)
+    BagStore(job.store).save(bag, {"audit": [asdict(row) for row in rows], "policy": job.policy}, stage="import")
+    return rows
+
+
+def _import(
+    by_level: Sequence[dict[str, Path]],
+    hints: Sequence[LevelHints],
+    together: bool,
+    store: Path,
+    policy: str,
+    audit_path: Path | None,
+    tell: Callable[[str], None],
+    executor: Executor | None,
+) -> ImportResult:
+    if policy not in ("drop", "nearest"):
+        raise InputError(f"policy '{policy}' is neither drop nor nearest")
+    chosen: Policy = "drop" if policy == "drop" else "nearest"
+    jobs = [
+        SlideJob(slide, tuple(files.get(slide) for files in by_level), tuple(hints), together, chosen, store)
+        for slide in sorted({slide for files in by_level for slide in files})
+    ]
+    result = ImportResult(store, audit_path or store / AUDIT_NAME)
+    for outcome in (executor or Inline()).map(import_slide, jobs):
+        slide_id = outcome.item.slide_id
+        if isinstance(outcome, Done):
+            result.rows.extend(outcome.result)
+            tell(f"{slide_id}: {' + '.join(str(row.kept) for row in outcome.result)} tiles")
+        else:
+            BagStore(store).note(slide_id, "failed", "import", outcome.reason)
+            result.failed.append((slide_id, outcome.reason))
+            tell(f"{slide_id}: failed")
+    result.rows.sort(key=lambda row: (row.slide_id, row.level))
+    result.failed.sort()
+    publish_table(result.audit_path, result.rows, result.failed)
+    return result
+
+
+def _read_separately(job: SlideJob) -> list[Tiles]:
+    levels = []
+    for path, one in zip(job.paths, job.hints, strict=True):
+        if path is None:
+            raise BagError(f"no features at {one.magnification:g}x", hint="Every slide needs a file at every level")
+        levels.append(read_level(path, one))
+    return levels
+
+
+def _read_together(job: SlideJob) -> list[Tiles]:
+    path = job.paths[0]
+    assert path is not None
+    return [checked(tiles, one, path) for tiles, one in zip(read_multilevel(path, job.hints), job.hints, strict=True)]
+
+
+def _holds_groups(paths: Sequence[Path]) -> bool:
+    """Of a folder given for all levels: whether its files hold them in groups, or by ZoomMIL's names."""
+    for path in paths:
+        if path.suffix not in HDF5_SUFFIXES:
+            continue
+        try:
+            with open_foreign(path) as file:
+                if len(level_groups(file)) > 1:
+                    return True
+                if is_zoommil(file):
+                    return False
+        except MarbleError:
+            continue  # a damaged file gets its reason when its turn comes
+    raise InputError(
+        "one folder was given for all levels, but its files hold one level each",
+        where=paths[0].parent,
+        hint="Give every level its own folder",
+    )

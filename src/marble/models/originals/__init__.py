@@ -1,0 +1,1 @@
+"""The authors' own weights, loaded into our models."""

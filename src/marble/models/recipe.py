@@ -1,0 +1,42 @@
+"""`Recipe`: how a model is trained. `COMMON` is the paper's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: everything that is not the model and not the data."""
+
+    optimizer: Literal["adamw", "adam", "lookahead-radam", "lookahead-adam"] = "adamw"
+    lr: float = 3e-5
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 1e-2
+    schedule: Literal["warmup-cosine", "cosine", "constant", "multistep", "plateau"] = "warmup-cosine"
+    lr_min: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.2
+    plateau_patience: int = 5
+    warmup: int = 5
+    epochs: int = 30
+    patience: int = 10
+    patience_from: int = 0  # early stopping never before this epoch
+    select_by: Literal["metric", "loss"] = "metric"
+    choose_from: int = 1  # no epoch before this one is chosen; of a shorter training the last one
+    accumulate: int = 1
+    accumulate_by: Literal["mean", "sum"] = "mean"  # of the slides of one step
+    clip: float | None = 1.0
+    clip_per_group: bool = False
+    class_loss: Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"] = (
+        "cross-entropy"
+    )
+    side_label_smoothing: float = 0.0  # of the cross-entropy of `Output.side`; the main prediction's has none
+    survival_loss: Literal["cox", "nll"] = "cox"
+    sampling: Literal["shuffle", "weighted", "fixed"] = "shuffle"
+    precision: Literal["float32", "mixed-float16"] = "float32"
+    decay_exempt: bool = True  # biases, norms and SSM parameters are kept out of weight decay
+
+
+COMMON = Recipe()

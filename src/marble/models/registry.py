@@ -1,0 +1,63 @@
+"""One door to every model: `build(name, dim, outputs, **options)`.
+
+Adding a model is one file and one line in `MODELS`; the contract test then covers it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+from marble.errors import InputError
+from marble.models.base import BagModel
+from marble.specs import unknown_choice
+
+#: name -> "module:class"; imported only when built
+MODELS: dict[str, str] = {
+    "marble": "marble.models.zoo.marble:Marble",
+    "mean": "marble.models.zoo.pooling:MeanMIL",
+    "max": "marble.models.zoo.pooling:MaxMIL",
+    "abmil": "marble.models.zoo.abmil:ABMIL",
+    "clam-sb": "marble.models.zoo.clam:CLAMSB",
+    "clam-mb": "marble.models.zoo.clam:CLAMMB",
+    "dsmil": "marble.models.zoo.dsmil:DSMIL",
+    "transmil": "marble.models.zoo.transmil:TransMIL",
+    "s4mil": "marble.models.zoo.s4mil:S4MIL",
+    "dtfd": "marble.models.zoo.dtfd:DTFD",
+    "mambamil": "marble.models.zoo.mambamil:MambaMIL",
+    "srmambamil": "marble.models.zoo.mambamil:SRMambaMIL",
+    "2dmambamil": "marble.models.zoo.mamba2d:Mamba2DMIL",
+    "hipt": "marble.models.zoo.hipt:HIPT",
+    "hagmil": "marble.models.zoo.hagmil:HAGMIL",
+    "csmil": "marble.models.zoo.csmil:CSMIL",
+    "zoommil": "marble.models.zoo.zoommil:ZoomMIL",
+}
+
+
+def model_class(name: str) -> type[BagModel]:
+    """The class behind a name, or an error with the valid names."""
+    if name not in MODELS:
+        raise InputError(unknown_choice("model", name, list(MODELS)))
+    module, _, attribute = MODELS[name].partition(":")
+    found: type[BagModel] = getattr(import_module(module), attribute)
+    return found
+
+
+def model_options(name: str) -> dict[str, Any]:
+    """A model's options and their defaults: the keyword arguments of its `__init__`."""
+    signature = inspect.signature(model_class(name).__init__)
+    return {
+        key: parameter.default
+        for key, parameter in signature.parameters.items()
+        if key not in ("self", "dim", "outputs")
+    }
+
+
+def build(name: str, dim: int, outputs: int, **options: Any) -> BagModel:
+    """Build a model; an option it does not have is refused by name, with those it has."""
+    valid = model_options(name)
+    for key in options:
+        if key not in valid:
+            raise InputError(unknown_choice(f"option of model '{name}'", key, sorted(valid)))
+    return model_class(name)(dim, outputs, **options)

@@ -1,0 +1,211 @@
+"""A whole Mamba-2 block over any number of tokens, in segments: memory stays a small multiple of the input.
+
+Only the state and the last K-1 projected rows pass from one segment to the next. The backward pass walks the segments
+from the last to the first and recomputes each; what the forward pass keeps for it is the state at every segment's
+start and, while they are small enough, the projected rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marble.models.ssm.ssd_backward import SegmentGradient
+from marble.models.ssm.ssd_fast import Scratch, SegmentScan
+from marble.models.ssm.ssd_native import NativeSegmentGradient, NativeSegmentScan
+from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
+
+#: tokens per segment: longer ones make the products faster, shorter ones keep fewer states and buffers
+SEGMENT = 1024
+#: projected rows beyond this are projected again in the backward pass instead of kept
+KEEP_BYTES = 2 << 30
+
+
+class InputProjection:
+    """The projected rows of any segment: tokens W^T, plus `shared[index]` where tokens share a part (their parent's).
+
+    Tokens may be stored in another precision than the weights; they are converted segment by segment.
+    """
+
+    def __init__(
+        self,
+        tokens: Tensor,
+        weight: Tensor,
+        shared: Tensor | None,
+        index: Tensor | None,
+        halo: int,
+        kept: Tensor | None,
+    ) -> None:
+        self.tokens, self.weight, self.shared, self.index, self.halo = tokens, weight, shared, index, halo
+        self.kept = kept  # (halo + T, W) or None
+        self.scratch = Scratch(weight)
+
+    def empty_rows(self) -> Tensor:
+        """A buffer for the projected rows of all tokens; before the first token there are zeros."""
+        rows = self.weight.new_empty(self.halo + len(self.tokens), len(self.weight))
+        rows[: self.halo] = 0
+        return rows
+
+    def project(self, start: int, stop: int) -> Tensor:
+        """(halo + stop - start, W) rows, computed; the first `halo` are those before `start`."""
+        if self.kept is not None:
+            rows = self.kept[start : self.halo + stop]
+            self._into(rows[self.halo :], start, stop)
+            return rows
+        rows = self.scratch("rows", self.halo + stop - start, len(self.weight))
+        first = max(0, start - self.halo)
+        missing = self.halo - (start - first)
+        rows[:missing] = 0
+        self._into(rows[missing:], first, stop)
+        return rows
+
+    def again(self, start: int, stop: int) -> Tensor:
+        """The rows of `project`, kept or computed anew."""
+        return self.project(start, stop) if self.kept is None else self.kept[start : self.halo + stop]
+
+    def _into(self, rows: Tensor, start: int, stop: int) -> None:
+        tokens = self.segment(start, stop)
+        if self.shared is None or self.index is None:
+            torch.mm(tokens, self.weight.t(), out=rows)
+        else:
+            torch.index_select(self.shared, 0, self.index[start:stop], out=rows)
+            rows.addmm_(tokens, self.weight.t())
+
+    def segment(self, start: int, stop: int) -> Tensor:
+        part = self.tokens[start:stop]
+        if part.dtype == self.weight.dtype:
+            return part
+        return self.scratch("tokens", *part.shape).copy_(part)
+
+
+class InputGradient:
+    """Adds up the gradients of an `InputProjection`, segment by segment; None where nobody asked."""
+
+    def __init__(self, source: InputProjection, wanted: tuple[bool, bool, bool]) -> None:
+        self.source = source
+        self.tokens = torch.empty_like(source.tokens) if wanted[0] else None
+        self.weight = torch.zeros_like(source.weight) if wanted[1] else None
+        self.shared = torch.zeros_like(source.shared) if wanted[2] and source.shared is not None else None
+
+    def add(self, start: int, stop: int, d_rows: Tensor) -> None:
+        if self.tokens is not None:
+            self.tokens[start:stop] = torch.mm(d_rows, self.source.weight)
+        if self.weight is not None:
+            self.weight.addmm_(d_rows.t(), self.source.segment(start, stop))
+        if self.shared is not None and self.source.index is not None:
+            self.shared.index_add_(0, self.source.index[start:stop], d_rows)
+
+
+def segments(T: int) -> list[tuple[int, int]]:
+    return [(start, min(start + SEGMENT, T)) for start in range(0, T, SEGMENT)]
+
+
+def keeps_rows(T: int, weight: Tensor) -> bool:
+    return T * len(weight) * weight.element_size() <= KEEP_BYTES
+
+
+class _Block(torch.autograd.Function):
+    """Tokens to block output; both projections, the scan and the norm in one node of the graph."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        shape: SsdShape,
+        native: bool,
+        graph: bool,
+        tokens: Tensor,
+        in_weight: Tensor,
+        shared: Tensor | None,
+        index: Tensor | None,
+        out_weight: Tensor,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        T = len(tokens)
+        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None)
+        if graph and keeps_rows(T, in_weight):
+            source.kept = source.empty_rows()
+        scan = (NativeSegmentScan if native else SegmentScan)(SsdWeights(*weights), shape)
+        starts = []
+        out = in_weight.new_empty(T, len(out_weight))
+        for start, stop in segments(T):
+            if graph:
+                starts.append(scan.state.clone())
+            gated = scan.forward(source.project(start, stop), overwrite=not graph)
+            normal = gated.mul_(_inverse_rms(gated, shape)).mul_(weights[-1])
+            torch.mm(normal, out_weight.t(), out=out[start:stop])
+        ctx.shape, ctx.native = shape, native
+        ctx.save_for_backward(tokens, in_weight, shared, index, out_weight, source.kept, *weights, *starts)
+        return out, scan.state
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        d_out, d_state = gradients
+        shape: SsdShape = ctx.shape
+        tokens, in_weight, shared, index, out_weight, kept, *rest = ctx.saved_tensors
+        weights, starts = SsdWeights(*rest[:6]), rest[6:]
+        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept)
+        d_input = InputGradient(source, ctx.needs_input_grad[3:6])
+        scan = (NativeSegmentGradient if ctx.native else SegmentGradient)(weights, shape, d_state)
+        d_out_weight, d_norm = torch.zeros_like(out_weight), torch.zeros_like(weights.norm_weight)
+        for (start, stop), state in reversed(list(zip(segments(len(tokens)), starts))):
+            rows = source.again(start, stop)
+            gated = scan.recompute(rows, state)
+            inverse = _inverse_rms(gated, shape)
+            unit = scan.scratch("unit", *gated.shape).copy_(gated).mul_(inverse)
+            d_part = d_out[start:stop]
+            d_normal = torch.mm(d_part, out_weight, out=scan.scratch("d_normal", *gated.shape))
+            d_out_weight.addmm_(d_part.t(), torch.mul(unit, weights.norm_weight, out=gated))
+            d_norm += torch.mul(d_normal, unit, out=gated).sum(0)
+            d_unit = d_normal.mul_(weights.norm_weight)
+            d_gated = _rms_backward(d_unit, unit, inverse, shape)
+            d_input.add(start, stop, scan.backward(rows, d_gated))
+        return (
+            None,
+            None,
+            None,
+            d_input.tokens,
+            d_input.weight,
+            d_input.shared,
+            None,
+            d_out_weight,
+            *scan.weight_gradients(),
+            d_norm,
+        )
+
+
+def _inverse_rms(gated: Tensor, shape: SsdShape) -> Tensor:
+    """(L, inner) or (L, 1): one over the root mean square of each token, taken group by group."""
+    grouped = gated.view(len(gated), shape.groups, -1)
+    mean_square = torch.linalg.vector_norm(grouped, dim=2, keepdim=True).square_() / grouped.shape[2]
+    inverse = torch.rsqrt(mean_square + shape.eps)
+    return inverse[:, 0] if shape.groups == 1 else inverse.expand_as(grouped).reshape(len(gated), -1)
+
+
+def _rms_backward(d_unit: Tensor, unit: Tensor, inverse: Tensor, shape: SsdShape) -> Tensor:
+    grouped = (len(unit), shape.groups, -1)
+    along = (d_unit * unit).view(grouped).mean(2, keepdim=True)
+    return d_unit.view(grouped).sub_(unit.view(grouped) * along).view_as(unit).mul_(inverse)
+
+
+def fast_block(
+    tokens: Tensor,
+    in_weight: Tensor,
+    out_weight: Tensor,
+    weights: SsdWeights,
+    shape: SsdShape,
+    native: bool,
+    shared: Tensor | None = None,
+    index: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Block output (T, d_model) and last state (H, P, N) for `tokens` (T, D) and weights of the two projections.
+
+    The scan runs in the compiled kernel if `native`, else in torch.
+    With `shared` (R, W) and `index` (T,), row `index[t]` of `shared` is added to token t's projection.
+    """
+    run: Callable[..., tuple[Tensor, Tensor]] = _Block.apply
+    out, state = run(shape, native, torch.is_grad_enabled(), tokens, in_weight, shared, index, out_weight, *weights)
+    grouped = state.view(shape.groups, shape.state, -1, shape.headdim)  # (G, N, H/G, P)
+    return out, grouped.permute(0, 2, 3, 1).reshape(shape.heads, shape.headdim, shape.state)

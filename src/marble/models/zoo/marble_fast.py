@@ -1,0 +1,169 @@
+"""MARBLE's equations with exact algebra, for the parts where it saves time and memory.
+
+Composed input. In the literal block nothing stands between the fusion phi and the block's input projection W_in, so
+W_in phi([x, c]) = (W_in W_x) x + W_in (W_c c + b): one product per fine token, and one row per *parent*, gathered.
+
+Pooled readout. The pooling sees the finest tokens only through scores w.y and sum alpha y, and y = W_out n is linear:
+score = (W_out^T w).n and z = W_out sum alpha n. So W_out is never applied to a finest token, and with a running softmax
+over segments the normalised tokens n are never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from marble.models.ssm.ssd import Mamba2
+from marble.models.ssm.ssd_backward import SegmentGradient
+from marble.models.ssm.ssd_fast import SegmentScan
+from marble.models.ssm.ssd_native import NativeSegmentGradient, NativeSegmentScan
+from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
+from marble.models.ssm.ssd_stream import InputGradient, InputProjection, fast_block, keeps_rows, segments
+
+
+@dataclass(frozen=True)
+class BlockInput:
+    """What enters a block: tokens, the matrix that projects them, and projected rows that tokens share."""
+
+    tokens: Tensor  # (T, D)
+    in_weight: Tensor | None = None  # (W, D); the block's own if None
+    shared: Tensor | None = None  # (R, W)
+    index: Tensor | None = None  # (T,) into `shared`
+
+
+def composing_pays(T: int, R: int, dim: int, width: int, training: bool) -> bool:
+    """Whether W_in W_x, and W_in applied to R parents, cost less than applying W_x to T tokens one by one.
+
+    Counted in multiply-adds: forward, and when training the gradients of both factors.
+    """
+    composed = (3 if training else 1) * width * dim * (dim + R)
+    one_by_one = T * dim * (2 * dim + width if training else dim)
+    return composed < one_by_one
+
+
+def mixed(entering: BlockInput, mixer: Mamba2) -> Tensor:
+    """The block's output (T, D)."""
+    in_weight = mixer.in_proj.weight if entering.in_weight is None else entering.in_weight
+    weights, native = mixer.scan_weights(), mixer.path() == "native"
+    out_weight = mixer.out_proj.weight
+    return fast_block(
+        entering.tokens, in_weight, out_weight, weights, mixer.shape, native, entering.shared, entering.index
+    )[0]
+
+
+def pooled(entering: BlockInput, mixer: Mamba2, w: Tensor, extra_scores: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Pool the block's outputs y: sum alpha y (D,), and the scores w.y + extra (T,) of which alpha is the softmax."""
+    direction = mixer.out_proj.weight.t() @ w  # (H*P,)
+    run: Callable[..., tuple[Tensor, Tensor]] = _PooledBlock.apply
+    n, scores = run(
+        mixer.shape,
+        mixer.path() == "native",
+        torch.is_grad_enabled(),
+        entering.tokens,
+        mixer.in_proj.weight if entering.in_weight is None else entering.in_weight,
+        entering.shared,
+        entering.index,
+        direction,
+        extra_scores,
+        *mixer.scan_weights(),
+    )
+    return mixer.out_proj.weight @ n, scores
+
+
+class _PooledBlock(torch.autograd.Function):
+    """Tokens to sum alpha n (H*P,) and scores (T,), alpha = softmax(scores), n the block's normalised tokens."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        shape: SsdShape,
+        native: bool,
+        graph: bool,
+        tokens: Tensor,
+        in_weight: Tensor,
+        shared: Tensor | None,
+        index: Tensor | None,
+        direction: Tensor,
+        extra_scores: Tensor | None,
+        *weights: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        T, norm_weight = len(tokens), weights[-1]
+        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None)
+        if graph and keeps_rows(T, in_weight):
+            source.kept = source.empty_rows()
+        scan = (NativeSegmentScan if native else SegmentScan)(SsdWeights(*weights), shape)
+        starts = []
+        scores = in_weight.new_empty(T)
+        top = in_weight.new_full((), float("-inf"))  # running maximum of the scores
+        total = in_weight.new_zeros(())  # running sum of exp(score - top)
+        unscaled = in_weight.new_zeros(shape.inner)  # running sum of exp(score - top) * gated / rms
+        for start, stop in segments(T):
+            if graph:
+                starts.append(scan.state.clone())
+            gated = scan.forward(source.project(start, stop), overwrite=not graph)
+            inverse = _inverse_rms(gated, shape)  # (L,)
+            part = torch.mv(gated, direction * norm_weight).mul_(inverse)
+            if extra_scores is not None:
+                part += extra_scores[start:stop]
+            scores[start:stop] = part
+            before, top = top, torch.maximum(top, part.max())
+            fade, mass = torch.exp(before - top), torch.exp(part - top)
+            total = total * fade + mass.sum()
+            unscaled.mul_(fade).addmv_(gated.t(), mass * inverse)
+        unit = unscaled / total  # sum alpha gated / rms
+        log_total = top + torch.log(total)
+        ctx.shape, ctx.native = shape, native
+        ctx.save_for_backward(
+            tokens, in_weight, shared, index, direction, source.kept, scores, log_total, unit, *weights, *starts
+        )
+        return unit * norm_weight, scores
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        d_n, d_scores = gradients
+        shape: SsdShape = ctx.shape
+        tokens, in_weight, shared, index, direction, kept, scores, log_total, unit, *rest = ctx.saved_tensors
+        weights, starts = SsdWeights(*rest[:6]), rest[6:]
+        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept)
+        d_input = InputGradient(source, ctx.needs_input_grad[3:6])
+        scan = (NativeSegmentGradient if ctx.native else SegmentGradient)(weights, shape, None)
+        # A token's gradient lies in the plane of two vectors, as seen through the norm's scale.
+        plane = torch.stack([d_n, direction]) * weights.norm_weight  # (2, H*P)
+        mean = plane[0] @ unit
+        d_all_scores = torch.empty_like(scores)
+        d_direction = torch.zeros_like(direction)  # before the norm's scale
+        for (start, stop), state in reversed(list(zip(segments(len(tokens)), starts))):
+            rows = source.again(start, stop)
+            gated = scan.recompute(rows, state)
+            inverse = _inverse_rms(gated, shape)
+            along = torch.mm(gated, plane.t()) * inverse[:, None]  # (L, 2) d_n . n_t and direction . n_t
+            alpha = torch.exp(scores[start:stop] - log_total)
+            d_score = alpha * (along[:, 0] - mean) + d_scores[start:stop]
+            d_all_scores[start:stop] = d_score
+            d_direction.addmv_(gated.t(), d_score * inverse)
+            weight = torch.stack([alpha, d_score], dim=1)  # (L, 2)
+            shrink = (weight * along).sum(1) * inverse.square() / shape.inner
+            d_gated = gated.mul_(-shrink[:, None]).addmm_(weight * inverse[:, None], plane)
+            d_input.add(start, stop, scan.backward(rows, d_gated))
+        return (
+            None,
+            None,
+            None,
+            d_input.tokens,
+            d_input.weight,
+            d_input.shared,
+            None,
+            d_direction * weights.norm_weight,
+            d_all_scores if ctx.needs_input_grad[8] else None,
+            *scan.weight_gradients(),
+            d_n * unit + direction * d_direction,
+        )
+
+
+def _inverse_rms(gated: Tensor, shape: SsdShape) -> Tensor:
+    mean_square = torch.linalg.vector_norm(gated, dim=1).square_() / shape.inner
+    return torch.rsqrt(mean_square + shape.eps)

@@ -1,0 +1,135 @@
+"""TIFFs that OpenSlide does not read in full (OME-TIFF keeps its pyramid in SubIFDs; plain striped TIFF).
+
+tifffile gives directories and codecs; tiles are fetched one by one by `segments`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+
+from marble.errors import SlideError
+from marble.slides.mpp import PixelSizeClues, tiff_resolution
+from marble.slides.readers.codestream import jpeg2000_size, jpeg_size
+from marble.slides.readers.planes import Mask, Pixels
+from marble.slides.readers.segments import Grid, Segments
+
+# Codecs that stop at the tile's own size: none, LZW, Deflate, PackBits, Zstandard. The others are asked first.
+_BOUNDED = frozenset({1, 5, 8, 32946, 32773, 50000})
+_SIZE_OF = {7: jpeg_size, 33003: jpeg2000_size, 33005: jpeg2000_size, 34712: jpeg2000_size}
+_UM_PER_UNIT = {"µm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4}
+_PHYSICAL_SIZE = re.compile(r'PhysicalSize([XY])(Unit)?="([^"<>&]{1,32})"')
+
+logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # its complaints about damage come back as our own errors
+
+
+class TiffPlanes:
+    """A TIFF's first image and its SubIFDs, or a single plain image. Safe to use from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            with tifffile.TiffFile(path) as tiff:
+                first = tiff.pages[0]
+                pages = sorted([first, *(first.pages or ())], key=lambda page: -page.imagewidth)
+                self.clues = _clues(first)
+                self.vendor = "ome-tiff" if tiff.is_ome else "tiff"
+                for page in pages:
+                    self._require_rgb(page)
+                    self._require_known_codec(page)
+                    page.decode  # noqa: B018  built on first use, and only while the file is open
+        except SlideError:
+            raise
+        except Exception as error:  # tifffile raises whatever the damage made it stumble over
+            raise SlideError(f"its TIFF structure cannot be read: {error}", where=path) from None
+        self.sizes = tuple((int(page.imagewidth), int(page.imagelength)) for page in pages)
+        self._segments = Segments(path, [_grid(page) for page in pages])
+
+    def read(self, plane: int, x: int, y: int, width: int, height: int) -> tuple[Pixels, Mask | None]:
+        return self._segments.read(plane, x, y, width, height)
+
+    def close(self) -> None:
+        self._segments.close()
+
+    def _require_rgb(self, page: Any) -> None:
+        rgb = page.samplesperpixel in (3, 4) and page.planarconfig == 1 and page.dtype == np.uint8
+        if not rgb or getattr(page, "imagedepth", 1) != 1:
+            raise SlideError(
+                f"not an 8-bit RGB picture ({page.samplesperpixel} samples of {page.dtype})",
+                where=self._path,
+                hint="Only brightfield slides are supported; export as 8-bit RGB",
+            )
+
+    def _require_known_codec(self, page: Any) -> None:
+        codec = int(page.compression)
+        if codec not in _BOUNDED and codec not in _SIZE_OF:
+            raise SlideError(
+                f"tiles compressed by method {codec} are not supported",
+                where=self._path,
+                hint="Rewrite the file, for example with `vips tiffsave --compression jpeg`",
+            )
+        if page.jpegtables is not None and jpeg_size(page.jpegtables) is not None:
+            raise SlideError("its JPEG tables hold a picture, which no scanner writes", where=self._path)
+
+
+def _grid(page: Any) -> Grid:
+    width, height = int(page.imagewidth), int(page.imagelength)
+    segment = (int(page.tilewidth), int(page.tilelength)) if page.is_tiled else (width, int(page.rowsperstrip))
+    return Grid((width, height), segment, page.dataoffsets, page.databytecounts, _decoder(page, *segment))
+
+
+def _decoder(page: Any, across: int, down: int) -> Callable[[bytes, int], Pixels | None]:
+    codec = int(page.compression)
+
+    def fits(stored: bytes) -> bool:
+        """Whether a compressed tile or strip claims no more pixels than it may have."""
+        if codec in _BOUNDED:
+            return True
+        size = _SIZE_OF[codec](stored)
+        return size is not None and size[0] <= across and size[1] <= down
+
+    def decode(stored: bytes, index: int) -> Pixels | None:
+        if not fits(stored):
+            return None
+        try:
+            data, _, shape = page.decode(stored, index, jpegtables=page.jpegtables)
+            return np.ascontiguousarray(data[0, : shape[1], : shape[2], :3])
+        except Exception:  # a codec's own errors: the tile is marked missing, and counted by whoever reads
+            return None
+
+    return decode
+
+
+def _clues(page: Any) -> PixelSizeClues:
+    fields: list[tuple[str, str, str]] = []
+    # Searched as text on purpose: an XML parser can be made to expand entities without end.
+    found = {axis + unit: value for axis, unit, value in _PHYSICAL_SIZE.findall(page.description[: 1 << 20])}
+    if "X" in found and "Y" in found:
+        x, y = (_in_um(found[axis], found.get(axis + "Unit", "µm")) for axis in "XY")
+        fields.append(("OME PhysicalSizeX", x, y))
+    values = {
+        name: page.tags[name].value for name in ("XResolution", "YResolution", "ResolutionUnit") if name in page.tags
+    }
+    if len(values) == 3:
+        unit = {2: "inch", 3: "centimeter"}.get(int(values["ResolutionUnit"]))
+        tags = tiff_resolution(_ratio(values["XResolution"]), _ratio(values["YResolution"]), unit)
+        if tags is not None:
+            fields.append(tags)
+    return PixelSizeClues(tuple(fields))
+
+
+def _in_um(text: str, unit: str) -> str:
+    try:
+        return repr(float(text) * _UM_PER_UNIT[unit])
+    except (ValueError, KeyError):
+        return "nan"
+
+
+def _ratio(value: tuple[int, int]) -> str:
+    return repr(value[0] / value[1]) if value[1] else "nan"

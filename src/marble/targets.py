@@ -1,0 +1,31 @@
+"""What is to be predicted for a patient: a class, or a time under observation with its end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from marble.errors import TableError
+
+
+@dataclass(frozen=True)
+class SurvivalTime:
+    """A patient's follow-up: the time of the event (True), or the last time known to be without it (censored)."""
+
+    time: float
+    event: bool
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.time) and self.time >= 0):
+            raise TableError(f"follow-up time {self.time} is not a number >= 0", hint="Give a time since diagnosis")
+        if not isinstance(self.event, bool | np.bool_):
+            raise TableError(
+                f"event must be True or False, got {self.event!r}",
+                hint="Tables code it either way round (1 = event, or 1 = censored): decode it where it is read",
+            )
+
+
+Target: TypeAlias = str | SurvivalTime
