@@ -1,4 +1,4 @@
-"""`marble import --checkpoint`, as a user types it."""
+"""`marble import-checkpoint`, as a user types it."""
 
 from __future__ import annotations
 

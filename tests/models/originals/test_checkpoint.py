@@ -190,7 +190,7 @@ def test_two_tensors_for_one_place_are_not_taken_for_one() -> None:
 
 def test_another_safetensors_file_is_no_imported_checkpoint(tmp_path: Path) -> None:
     path = files.publish(tmp_path / "x.safetensors", to_bytes({"a": torch.zeros(1)}, {"slide": "s"}))
-    with pytest.raises(InputError, match="marble import --checkpoint"):
+    with pytest.raises(InputError, match="marble import-checkpoint"):
         load_imported(path)
 
 
