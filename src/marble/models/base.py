@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from marble.bags.bag import Bag, Level
 from marble.errors import BagError, InputError
 from marble.models.recipe import COMMON, Recipe
+from marble.models.statistics import InputStatistics, Moments
 
 #: parameters of state-space layers that weight decay must not touch, whatever their shape
 NO_DECAY = ("A_log", "D", "dt_bias", "A_b_log", "D_b", "log_A_real", "A_imag", "C", "log_dt")
@@ -69,6 +70,7 @@ class BagModel(nn.Module):
         if dim < 1 or outputs < 1:
             raise InputError(f"dim and outputs must be positive, got {dim} and {outputs}")
         self.dim, self.outputs, self.level = dim, outputs, level
+        self.inputs = InputStatistics()  # empty, so that tokens are taken as they are, unless training sets it
 
     def forward(self, bag: Bag) -> Output:
         raise NotImplementedError
@@ -104,11 +106,15 @@ class BagModel(nn.Module):
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
+    def standardise(self, moments: list[Moments]) -> None:
+        """From now on see every token less its level's mean and divided by its level's SD."""
+        self.inputs.set(moments, like=next(self.parameters()).detach())
+
     # ---- for subclasses ----------------------------------------------------------------------------------------
 
     def tokens(self, bag: Bag) -> Tensor:
         """(T, D) tokens of this model's level, in the dtype of its weights."""
-        return self.cast(self.pick(bag), bag)
+        return self.cast(self.pick(bag), bag, self.level_of(bag))
 
     def pick(self, bag: Bag) -> Level:
         return bag.levels[self.level_of(bag)]
@@ -120,14 +126,19 @@ class BagModel(nn.Module):
             raise BagError(f"model reads level {self.level}, but the bag has {bag.depth} levels", where=bag.slide_id)
         return k
 
-    def cast(self, level: Level, bag: Bag) -> Tensor:
+    def cast(self, level: Level, bag: Bag, k: int) -> Tensor:
+        """(T, D) the tokens of `level`, which is level k of the bag or a part of it: standardised if the model is."""
+        self.check_width(level, bag)
+        tokens: Tensor = self.inputs(level.features.to(next(self.parameters()).dtype), k, bag.slide_id)
+        return tokens
+
+    def check_width(self, level: Level, bag: Bag) -> None:
         if level.dim != self.dim:
             raise BagError(
                 f"tokens are {level.dim} wide, the model was built for {self.dim}",
                 where=bag.slide_id,
                 hint="Build the model with dim= the width of the encoder that made the bags",
             )
-        return level.features.to(next(self.parameters()).dtype)
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from marble.bags.bag import Bag, Level
 from marble.errors import BagError, InputError
 from marble.models import build
 from marble.models.base import Output, decay_groups
+from marble.models.statistics import measure
 from marble.models.zoo import marble_fast
 from marble.models.zoo.marble import Marble, wrong_parents
 
@@ -98,10 +99,93 @@ def test_prenorm_forward_is_the_equations(depth: int, T: int) -> None:
         {"mixer": "mlp"},
         {"mixer": "mlp", "block": "prenorm", "depth": 2},
         {"outputs": 1},
+        {"project": 6},
+        {"project": 6, "block": "prenorm", "readout": "all", "start": "fine"},
+        {"readout": "all"},
+        {"readout": "all", "depth": 2, "block": "prenorm"},
+        {"start": "fine"},
     ],
 )
 def test_options_keep_both_forms_equal(options: dict[str, Any]) -> None:
     assert_equal_to_the_equations(shaken(**options), nested_bag(300, 2))
+
+
+def standardised(model: Marble, depth: int) -> Marble:
+    """With the statistics of bags whose features have means and scales far from 0 and 1."""
+    model.standardise(measure([uneven(nested_bag(90, depth, seed=seed)) for seed in (5, 6)]))
+    return model
+
+
+def uneven(bag: Bag) -> Bag:
+    spread = torch.linspace(0.2, 3, bag.finest.dim, dtype=torch.float64)
+    return bag.with_levels(
+        [
+            replace(level, features=level.features * spread + (k + 1) * spread.flip(0))
+            for k, level in enumerate(bag.levels)
+        ]
+    )
+
+
+@pytest.mark.parametrize("composed", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"block": "prenorm"}, {"project": 6}, {"project": 6, "block": "prenorm"}, {"readout": "all"}, {"levels": 1},
+     {"levels": 1, "level": 0}, {"fusion": "none"}, {"levels": 3}],
+)  # fmt: skip
+def test_folded_statistics_are_the_explicit_ones(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], composed: bool
+) -> None:
+    """`forward` folds them into the first map, `forward_as_written` applies them to the tokens; gradients too."""
+    monkeypatch.setattr("marble.models.zoo.marble.composing_pays", lambda *_: composed)
+    depth = max(2, options.get("levels", 2))
+    model, bag = standardised(shaken(**options), depth), uneven(nested_bag(300, depth))
+    assert_equal_to_the_equations(model, bag)
+    bare = shaken(**options)
+    assert (bare(bag).logits - model(bag).logits).abs().max() > 1e-3
+
+
+def test_folded_statistics_are_standardised_tokens() -> None:
+    model, plain, bag = standardised(shaken(), 2), shaken(), uneven(nested_bag(80, 2))
+    mean, scale = model.inputs.mean, model.inputs.scale
+    assert mean is not None
+    assert scale is not None
+    by_hand = bag.with_levels(
+        [replace(level, features=(level.features - mean[k]) * scale[k]) for k, level in enumerate(bag.levels)]
+    )
+    torch.testing.assert_close(model(bag).logits, plain(by_hand).logits, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"dropout": 0.5}, {"dropout": 0.5, "project": 6}, {"dropout": 0.5, "levels": 1}])
+def test_dropout_is_the_same_in_both_forms_and_absent_from_evaluation(options: dict[str, Any]) -> None:
+    model, bag = standardised(shaken(**options), 2).train(), uneven(nested_bag(60, 2))
+    torch.manual_seed(1)
+    fast = model(bag).logits
+    torch.manual_seed(1)
+    torch.testing.assert_close(model.forward_as_written(bag).logits, fast, rtol=1e-11, atol=1e-11)
+    without = standardised(shaken(**(options | {"dropout": 0.0})), 2)
+    assert not torch.allclose(fast, without(bag).logits)
+    torch.testing.assert_close(model.eval()(bag).logits, without(bag).logits, rtol=1e-12, atol=1e-12)
+
+
+def test_a_fine_start_pools_fine_tokens_evenly_and_sees_no_parent() -> None:
+    model = build("marble", DIM, 2, **SMALL, start="fine", mixer="mlp", block="prenorm").double()
+    bag = nested_bag(40, 2)
+    moved = bag.with_levels([replace(bag.levels[0], features=bag.levels[0].features + 5), bag.levels[1]])
+    out = model(bag)
+    torch.testing.assert_close(out.attention, torch.full((40,), 1 / 40, dtype=torch.float64))
+    assert torch.equal(out.logits, model(moved).logits)
+    torch.autograd.backward(model(bag).logits[0])
+    phi = model.get_parameter("phi.0.weight").grad
+    assert phi is not None
+    assert phi[:, DIM:].abs().max() > 1e-6  # what the parents say can be learned from the first step on
+
+
+def test_every_level_is_read_out() -> None:
+    model, bag = shaken(readout="all", levels=3), nested_bag(90, 3)
+    assert model(bag).embedding.shape == (3 * DIM,)
+    assert model(bag).attention.shape == (90,)
+    only_finest = shaken(readout="all", fusion="none")
+    assert only_finest(nested_bag(40, 2)).embedding.shape == (DIM,)
 
 
 def test_reference_backend_gives_the_same_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +330,11 @@ def test_augment_drops_branches_and_shuffles() -> None:
         ({"depth": 0}, "at least 1"),
         ({"drop_rate": 1.0}, r"drop_rate must be in \[0, 1\)"),
         ({"level": 0}, "Set levels=1"),
-        ({"dropout": 0.1}, "unknown option of model 'marble' 'dropout'"),
+        ({"start": "mean"}, "unknown start 'mean'.*default, fine"),
+        ({"readout": "coarse"}, "unknown readout 'coarse'.*finest, all"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
+        ({"project": 0}, "project must be a positive width"),
+        ({"width": 64}, "unknown option of model 'marble' 'width'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

@@ -80,7 +80,10 @@ class CSMIL(BagModel):
 
     def forward(self, bag: Bag) -> Output:
         levels = finest_levels(bag, self.levels)
-        views = [self._weighted(self.cast(level, bag)) for level in levels]  # each (T_k, hidden)
+        first = bag.depth - len(levels)
+        views = [
+            self._weighted(self.cast(level, bag, first + k)) for k, level in enumerate(levels)
+        ]  # each (T_k, hidden)
         tiles = torch.stack([view[index] for view, index in zip(views, ancestors(levels), strict=True)]).sum(dim=0)
         attention = torch.softmax(self.attention(tiles)[0], dim=0)  # (T,)
         embedding = attention @ tiles  # (hidden,)

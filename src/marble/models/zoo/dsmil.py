@@ -113,7 +113,7 @@ class DSMIL(BagModel):
                 where=bag.slide_id,
                 hint="Use bags of two or more levels, or scales='single'",
             )
-        above = self.cast(bag.levels[k - 1], bag)[parent]  # (N, D)
+        above = self.cast(bag.levels[k - 1], bag, k - 1)[parent]  # (N, D)
         return torch.cat([x, above], dim=1) if self.scales == "cat" else x + FUSION_WEIGHT * above
 
     @classmethod

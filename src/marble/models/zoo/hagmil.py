@@ -138,7 +138,7 @@ class HAGMIL(BagModel):
         views: list[IATView] = []
         for k, level in enumerate(levels):
             iat = self.iats[self.levels - 1 - k]
-            views.append(iat(self.cast(level.take(order, None), bag)))
+            views.append(iat(self.cast(level.take(order, None), bag, bag.depth - len(levels) + k)))
             if k < self.levels - 1:
                 fertile = torch.zeros(len(level), dtype=torch.bool, device=order.device)
                 fertile[above[k]] = True

@@ -10,6 +10,9 @@ Letters of the paper, for levels k = 0 (coarsest) ... S (finest) with T_k tokens
     Y  = X~ + M(RMSNorm(X~))                                     block "prenorm", as language models have it
     alpha = softmax(Y_S w),  z = sum alpha Y_S,  logits = head(z)
 
+Beside the paper: tokens may be standardised (`models.statistics`) and projected to a smaller width before all this, the
+training may start as a mean of fine tokens (`start`), and every level may be pooled (`readout`).
+
 `forward_as_written` is these lines. `forward` gives the same numbers by the algebra of `marble_fast`.
 """
 
@@ -35,6 +38,8 @@ CHOICES = {
     "block": ["literal", "prenorm"],
     "mixer": ["mamba2", "mlp"],
     "fusion": ["parent", "none", "shuffled"],
+    "start": ["default", "fine"],
+    "readout": ["finest", "all"],
 }
 
 
@@ -70,6 +75,13 @@ class Marble(BagModel):
         shuffle: whether each training step sees the tokens in a new order.
         d_state: size of a head's state.
         headdim: width of a head; by default 64, or the largest power of two that divides the inner width 2D.
+        project: width of one linear map, shared by the levels, that makes D smaller first; None for none.
+        dropout: of the tokens, after that map.
+        start: "default", or "fine": phi starts as the fine token alone (identity, zero for the parent's half and the
+            bias) and w at zero, so that training starts from evenly pooled fine tokens and takes from the parents only
+            what helps.
+        readout: "finest" pools the finest level alone; "all" pools every level with a w of its own, and the head sees
+            the pooled vectors side by side.
     """
 
     order_sensitive: ClassVar[bool] = True
@@ -88,30 +100,52 @@ class Marble(BagModel):
         shuffle: bool = True,
         d_state: int = 128,
         headdim: int | None = None,
+        project: int | None = None,
+        dropout: float = 0.0,
+        start: str = "default",
+        readout: str = "finest",
     ) -> None:
         super().__init__(dim, outputs, level)
-        for option, value in (("block", block), ("mixer", mixer), ("fusion", fusion)):
+        chosen = {"block": block, "mixer": mixer, "fusion": fusion, "start": start, "readout": readout}
+        for option, value in chosen.items():
             if value not in CHOICES[option]:
                 raise InputError(unknown_choice(option, str(value), CHOICES[option]), where="model 'marble'")
-        _check_numbers(levels, level, depth, drop_rate)
+        _check_numbers(levels, level, depth, drop_rate, project, dropout)
         self.levels, self.block, self.mixer, self.fusion = levels, block, mixer, fusion
         self.drop_rate, self.shuffle = drop_rate, shuffle
         if mixer == "mlp":
             self.__dict__["order_sensitive"] = False  # of this instance: without a scan the order is nothing
 
+        self.width = width = dim if project is None else project
+        self.projection = None if project is None else nn.Linear(dim, width)
+        self.drop = nn.Dropout(dropout)
         # Without fusion nothing of a coarser level reaches the prediction, so it gets no weights either.
         mixing = levels if fusion != "none" else 1
-        self.phi = nn.ModuleList(nn.Linear(2 * dim, dim) for _ in range(mixing - 1))
+        self.phi = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(mixing - 1))
         self.mixers = nn.ModuleList(
-            nn.ModuleList(_mixer(mixer, dim, d_state, headdim) for _ in range(depth)) for _ in range(mixing)
+            nn.ModuleList(_mixer(mixer, width, d_state, headdim) for _ in range(depth)) for _ in range(mixing)
         )
         self.norms = nn.ModuleList(
-            nn.ModuleList(nn.RMSNorm(dim, eps=1e-5) for _ in range(depth if block == "prenorm" else 0))
+            nn.ModuleList(nn.RMSNorm(width, eps=1e-5) for _ in range(depth if block == "prenorm" else 0))
             for _ in range(mixing)
         )
-        self.score = nn.Linear(dim, 1, bias=False)  # w
-        nn.init.normal_(self.score.weight, std=1 / math.sqrt(dim))
-        self.head = nn.Linear(dim, outputs, bias=outputs > 1)  # a Cox risk has no intercept
+        self.score = _score(width)  # w
+        # the w of every coarser level, where these are pooled too
+        self.coarse_scores = nn.ModuleList(_score(width) for _ in range(mixing - 1 if readout == "all" else 0))
+        # a Cox risk has no intercept
+        self.head = nn.Linear(width * (1 + len(self.coarse_scores)), outputs, bias=outputs > 1)
+        if start == "fine":
+            self._start_from_fine_tokens()
+
+    @torch.no_grad()
+    def _start_from_fine_tokens(self) -> None:
+        for phi in self.phi:
+            assert isinstance(phi, nn.Linear)
+            phi.weight.copy_(torch.eye(self.width, 2 * self.width))  # [identity, 0]
+            nn.init.zeros_(phi.bias)
+        for score in (self.score, *self.coarse_scores):
+            assert isinstance(score, nn.Linear)
+            nn.init.zeros_(score.weight)
 
     def augment(self, bag: Bag, rng: torch.Generator) -> Bag:
         """Coarse-branch drop, then a new order of every level."""
@@ -124,16 +158,25 @@ class Marble(BagModel):
         """The paper's equations line by line: the reference for `forward`."""
         Y = torch.empty(0)
         levels = self._read(bag)
+        pooled_coarse: list[Tensor] = []
         for k, level in enumerate(levels):
-            X = self.cast(level, bag)
+            X = self.cast(level, bag, self._place(bag, k))
+            X = self.drop(X if self.projection is None else self.projection(X))
             if k > 0:
                 X = self.phi[k - 1](torch.cat([X, Y[self._parents(bag, levels, k)]], dim=1))
             for i, mixer in enumerate(_modules(self.mixers[k])):
                 X = X + mixer(self._norm(k, i)(X)) if self.block == "prenorm" else mixer(X)
             Y = X
+            pooled_coarse += self._pool_coarse(k, Y)
         scores = self.score(Y)[:, 0]
         alpha = torch.softmax(scores, dim=0)
-        return self._output(alpha @ Y, alpha, bag)
+        return self._output([*pooled_coarse, alpha @ Y], alpha, bag)
+
+    def _pool_coarse(self, k: int, Y: Tensor) -> list[Tensor]:
+        """The pooled vector (D,) of a coarser level, where these are read out; else nothing."""
+        if k >= len(self.coarse_scores):
+            return []
+        return [torch.softmax(self.coarse_scores[k](Y)[:, 0], dim=0) @ Y]
 
     # ---- the same numbers, faster ------------------------------------------------------------------------------
 
@@ -143,6 +186,7 @@ class Marble(BagModel):
         levels = self._read(bag)
         last = (len(levels) - 1, len(_modules(self.mixers[-1])) - 1)
         Y: Tensor | None = None
+        pooled_coarse: list[Tensor] = []
         for k in range(len(levels)):
             entering = self._enter(bag, levels, k, Y)
             for i, mixer in enumerate(_modules(self.mixers[k])):
@@ -151,37 +195,64 @@ class Marble(BagModel):
                 if self.block == "prenorm":
                     entering = BlockInput(self._norm(k, i)(X))
                 if (k, i) == last:
-                    return self._pool(entering, mixer, X, bag)
+                    return self._pool(entering, mixer, X, pooled_coarse, bag)
                 Y = mixed(entering, mixer)
                 if self.block == "prenorm":
                     Y = X + Y
                 entering = BlockInput(Y)
+            assert Y is not None
+            pooled_coarse += self._pool_coarse(k, Y)
         raise AssertionError("unreachable: every model has a last block")
 
     def _enter(self, bag: Bag, levels: Sequence[Level], k: int, above: Tensor | None) -> BlockInput:
-        """X~ of level k; for the literal block of a large bag, with phi composed into the block's projection."""
-        X = levels[k].features
-        if above is None:
-            return BlockInput(X if self.block == "literal" else X.to(self.score.weight.dtype))
-        phi, first = self.phi[k - 1], _modules(self.mixers[k])[0]
-        assert isinstance(phi, nn.Linear)
+        """X~ of level k; for the literal block of a large bag, with phi composed into the block's projection.
+
+        Statistics are folded into the first linear map there is: the projection, phi or the block's own.
+        """
+        place, slide, first = self._place(bag, k), bag.slide_id, _modules(self.mixers[k])[0]
         assert isinstance(first, Mamba2)
-        W_x, W_c, W_in = phi.weight[:, : self.dim], phi.weight[:, self.dim :], first.in_proj.weight
+        W_in = first.in_proj.weight
+        changed = self.projection is not None or (self.training and self.drop.p > 0)
+        X = self._changed(levels[k], place, slide) if changed else levels[k].features
+        if above is None:
+            if changed or self.block == "prenorm":
+                return BlockInput(X if changed else self.inputs(X.to(W_in.dtype), place, slide))
+            W, shift = self.inputs.fold(W_in, None, place, slide)
+            if shift is None:
+                return BlockInput(X)
+            return BlockInput(X, W, shift[None], torch.zeros(len(X), dtype=torch.int64, device=X.device))
+        phi = self.phi[k - 1]
+        assert isinstance(phi, nn.Linear)
+        W_x, W_c, bias = phi.weight[:, : self.width], phi.weight[:, self.width :], phi.bias
+        if not changed:
+            W_x, folded = self.inputs.fold(W_x, bias, place, slide)
+            assert folded is not None
+            bias = folded
         parent = self._parents(bag, levels, k)
-        context = linear(above, W_c, phi.bias)  # (T_{k-1}, D) once per parent, not once per child
+        context = linear(above, W_c, bias)  # (T_{k-1}, D) once per parent, not once per child
         training = torch.is_grad_enabled()
-        if self.block == "literal" and composing_pays(len(X), len(above), self.dim, len(W_in), training):
+        if self.block == "literal" and composing_pays(len(X), len(above), self.width, len(W_in), training):
             return BlockInput(X, W_in @ W_x, context @ W_in.t(), parent)
         return BlockInput(linear(X.to(W_x.dtype), W_x) + context.index_select(0, parent))
 
-    def _pool(self, entering: BlockInput, mixer: Mamba2, X: Tensor, bag: Bag) -> Output:
+    def _changed(self, level: Level, place: int, slide: str) -> Tensor:
+        """(T, D) tokens that are standardised and projected in one map, or standardised alone; with dropout."""
+        X = level.features.to(self.score.weight.dtype)
+        if self.projection is None:
+            X = self.inputs(X, place, slide)
+        else:
+            X = linear(X, *self.inputs.fold(self.projection.weight, self.projection.bias, place, slide))
+        dropped: Tensor = self.drop(X)
+        return dropped
+
+    def _pool(self, entering: BlockInput, mixer: Mamba2, X: Tensor, pooled_coarse: list[Tensor], bag: Bag) -> Output:
         w = self.score.weight[0]
         if self.block == "literal":
             z, scores = pooled(entering, mixer, w)
-            return self._output(z, torch.softmax(scores, dim=0), bag)
+            return self._output([*pooled_coarse, z], torch.softmax(scores, dim=0), bag)
         z, scores = pooled(entering, mixer, w, extra_scores=X @ w)
         alpha = torch.softmax(scores, dim=0)
-        return self._output(z + alpha @ X, alpha, bag)
+        return self._output([*pooled_coarse, z + alpha @ X], alpha, bag)
 
     # ---- parts of both -----------------------------------------------------------------------------------------
 
@@ -195,9 +266,12 @@ class Marble(BagModel):
             )
         levels = bag.levels if self.levels > 1 and self.fusion != "none" else (self.pick(bag),)
         for level in levels:
-            if level.dim != self.dim:
-                self.cast(level, bag)  # says what is wrong
+            self.check_width(level, bag)
         return levels
+
+    def _place(self, bag: Bag, k: int) -> int:
+        """Where the k-th level that is read stands in the bag."""
+        return k if len(self.mixers) > 1 else self.level_of(bag)
 
     def _norm(self, k: int, i: int) -> nn.Module:
         return _modules(self.norms[k])[i]
@@ -208,7 +282,8 @@ class Marble(BagModel):
         assert parent is not None
         return parent if self.fusion == "parent" else wrong_parents(bag.slide_id, levels[k - 1].cells, parent, k)
 
-    def _output(self, z: Tensor, alpha: Tensor, bag: Bag) -> Output:
+    def _output(self, pooled_levels: list[Tensor], alpha: Tensor, bag: Bag) -> Output:
+        z = torch.cat(pooled_levels)
         level = self.level_of(bag) if self.levels == 1 else bag.depth - 1
         return Output(logits=self.head(z), embedding=z, attention=alpha, level=level)
 
@@ -229,12 +304,18 @@ def _mixer(kind: str, dim: int, d_state: int, headdim: int | None) -> nn.Module:
     return TokenMlp(dim, block_shape(dim, d_state=d_state, headdim=headdim).parameters(dim))
 
 
+def _score(width: int) -> nn.Linear:
+    score = nn.Linear(width, 1, bias=False)
+    nn.init.normal_(score.weight, std=1 / math.sqrt(width))
+    return score
+
+
 def _modules(owner: nn.Module) -> nn.ModuleList:
     assert isinstance(owner, nn.ModuleList)
     return owner
 
 
-def _check_numbers(levels: int, level: int, depth: int, drop_rate: float) -> None:
+def _check_numbers(levels: int, level: int, depth: int, drop_rate: float, project: int | None, dropout: float) -> None:
     if levels < 1 or depth < 1:
         raise InputError(f"levels and depth must be at least 1, got {levels} and {depth}", where="model 'marble'")
     if levels > 1 and level != -1:
@@ -245,3 +326,7 @@ def _check_numbers(levels: int, level: int, depth: int, drop_rate: float) -> Non
         )
     if not 0 <= drop_rate < 1:
         raise InputError(f"drop_rate must be in [0, 1), got {drop_rate}", where="model 'marble'")
+    if not 0 <= dropout < 1:
+        raise InputError(f"dropout must be in [0, 1), got {dropout}", where="model 'marble'")
+    if project is not None and project < 1:
+        raise InputError(f"project must be a positive width, got {project}", where="model 'marble'")

@@ -91,7 +91,8 @@ class ZoomMIL(BagModel):
     def forward(self, bag: Bag) -> Output:
         levels = finest_levels(bag, self.levels)
         above = ancestors(levels)
-        features = self.cast(levels[0], bag)  # (T_0, D)
+        first = bag.depth - len(levels)
+        features = self.cast(levels[0], bag, first)  # (T_0, D)
         slots = Slots.whole(features)
         vectors: list[Tensor] = []
         shares: list[Tensor] = []
@@ -107,7 +108,7 @@ class ZoomMIL(BagModel):
                 fertile = torch.zeros(len(levels[k]), dtype=torch.bool, device=h.device)
                 fertile[above[k]] = True  # tiles that lead to the finest level
                 slots = slots.below(self._choose(interest, slots.holds(fertile)), levels[k + 1])
-                features = slots.mix(self.cast(levels[k + 1].take(slots.tiles, None), bag))
+                features = slots.mix(self.cast(levels[k + 1].take(slots.tiles, None), bag, first + k + 1))
         embedding = torch.stack(vectors).sum(dim=0)  # (hidden,)
         attention = torch.stack(shares).mean(dim=0)
         return Output(self.head(embedding), embedding, attention / attention.sum(), bag.depth - 1)
