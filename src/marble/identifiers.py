@@ -1,20 +1,53 @@
-"""Names of slides and patients: file extensions, TCGA barcodes, and spellings of the same patient."""
+"""Names of slides, patients, sites and classes: every id is brought into one form here, once, where it is read.
+
+Two programs may write one name in different bytes: `José` composed or decomposed, a no-break blank from a web page, a
+zero-width mark from a PDF. `normal` makes them one text. `spelling_key` goes further, for the question whether two
+texts mean the same patient.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from pathlib import PurePath
 
 #: What a slide or feature file may end with. Nothing else is taken off: TCGA slide names contain dots.
-EXTENSIONS = (".svs", ".tiff", ".tif", ".ndpi", ".mrxs", ".scn", ".dcm", ".h5", ".pt")
+SLIDE_EXTENSIONS = (
+    ".ome.tiff", ".ome.tif", ".bif", ".bmp", ".czi", ".dcm", ".jpeg", ".jpg", ".mrxs", ".ndpi", ".png", ".scn", ".svs",
+    ".svslide", ".tif", ".tiff", ".vms", ".vmu",
+)  # fmt: skip
+FEATURE_EXTENSIONS = (".h5", ".hdf5", ".npy", ".pt", ".pth", ".safetensors", ".zarr")
+EXTENSIONS = SLIDE_EXTENSIONS + FEATURE_EXTENSIONS  # of two that fit, the longer stands first
 
 _TCGA = re.compile(r"TCGA-([A-Z0-9]{2})-[A-Z0-9]{4}(?![A-Z0-9])", re.IGNORECASE)
 _PATIENT_LENGTH = len("TCGA-AA-1234")
+_DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d"), "-")
 
 
-def slide_id_of(name: str) -> str:
-    """The stem of a slide's or feature file's name: no folder, no known extension."""
-    stem = name.strip().replace("\\", "/").rpartition("/")[2]
-    return stem.rpartition(".")[0] or stem if stem.lower().endswith(EXTENSIONS) else stem
+def normal(text: str) -> str:
+    """The one form of a name: composed (NFC), plain blanks, none of them outside, nothing invisible.
+
+    Zero-width and bidirectional marks, soft hyphens and byte-order marks go; every kind of blank becomes a space.
+    """
+    if text.isascii():
+        return text.strip()
+    composed = unicodedata.normalize("NFC", text)
+    visible = (character for character in composed if not is_invisible(character))
+    return "".join(" " if unicodedata.category(each) == "Zs" else each for each in visible).strip()
+
+
+def is_invisible(character: str) -> bool:
+    """Whether a character prints nothing and takes no place, so that two names may look alike and differ."""
+    return unicodedata.category(character) == "Cf"
+
+
+def slide_id_of(name: str | PurePath) -> str:
+    """The id of a slide's or feature file: its name in normal form, without folder and known extension."""
+    plain = name.name if isinstance(name, PurePath) else name
+    stem = normal(normal(plain).replace("\\", "/").rpartition("/")[2])
+    lower = stem.lower()
+    known = next((ending for ending in EXTENSIONS if lower.endswith(ending) and len(stem) > len(ending)), "")
+    return stem[: len(stem) - len(known)].rstrip() or stem
 
 
 def tcga_patient(name: str) -> str | None:
@@ -29,6 +62,7 @@ def tcga_site(name: str) -> str | None:
 
 
 def spelling_key(name: str) -> str:
-    """Equal for names that differ only in case, outer blanks, extension or the tail of a TCGA barcode."""
-    plain = slide_id_of(" ".join(name.split()))
-    return (tcga_patient(plain) or plain).casefold()
+    """Equal for names that differ only in case, blanks, dashes, width, extension or the tail of a TCGA barcode."""
+    folded = unicodedata.normalize("NFKC", normal(name)).translate(_DASHES)
+    plain = slide_id_of(" ".join(folded.split()))
+    return unicodedata.normalize("NFKC", (tcga_patient(plain) or plain).casefold())

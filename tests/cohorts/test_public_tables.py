@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from marble.cohorts import PUBLIC, audit, holdout, kfold, public_cohort, read_cohort, read_splits
+from marble.cohorts import audit, holdout, kfold, read_cohort, read_splits
 from marble.cohorts.audit import Audit
-from marble.errors import InputError, SplitError, TableError
+from marble.errors import SplitError, TableError
 from marble.targets import SurvivalTime
 
 #: file, options, cases, slides, events or class counts
@@ -186,24 +186,3 @@ def test_our_splits_of_the_public_cohorts_are_sound(tables: Path) -> None:
         assert not result.leaks
         assert not result.faults
     assert "note: 0 of 68 sites" in "\n".join(audit(holdout(cohort, by_site=True), cohort).lines())
-
-
-def test_facts_about_the_public_cohorts_hold(tables: Path) -> None:
-    files = {
-        "panda": "2DMamba/classification/PANDA.csv",
-        "tcga-nsclc": "MambaMIL/dataset_csv/LUAD_LUSC.csv",
-        "tcga-kirp": "2DMamba/survival/KIRP.csv",
-        "tcga-luad": "2DMamba/survival/LUAD.csv",
-        "tcga-stad": "2DMamba/survival/STAD.csv",
-    }
-    assert set(files) == set(PUBLIC)
-    for name, file in files.items():
-        facts = public_cohort(name)
-        cohort = read_cohort(tables / file, task=facts.task, **facts.columns)  # type: ignore[arg-type]
-        events = [case.target.event for case in cohort.cases if isinstance(case.target, SurvivalTime)]
-        assert (len(cohort.cases), sum(events) if events else None) == (facts.cases, facts.events)
-
-
-def test_unknown_public_cohort() -> None:
-    with pytest.raises(InputError, match="did you mean 'panda'"):
-        public_cohort("pandas")

@@ -2,7 +2,6 @@
 
 from marble.cohorts.audit import Audit, Finding, SplitAudit, audit
 from marble.cohorts.cohort import Case, Cohort, Excluded, Unit
-from marble.cohorts.public import PUBLIC, PublicCohort, public_cohort
 from marble.cohorts.split_files import read_splits, write_splits
 from marble.cohorts.splits import Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
@@ -10,13 +9,11 @@ from marble.tabular import safe_cell
 from marble.targets import SurvivalTime, Target
 
 __all__ = [
-    "PUBLIC",
     "Audit",
     "Case",
     "Cohort",
     "Excluded",
     "Finding",
-    "PublicCohort",
     "Split",
     "SplitAudit",
     "SurvivalTime",
@@ -25,7 +22,6 @@ __all__ = [
     "audit",
     "holdout",
     "kfold",
-    "public_cohort",
     "read_cohort",
     "read_splits",
     "safe_cell",
