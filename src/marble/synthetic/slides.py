@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, Protocol
 
 import cv2
 import numpy as np
@@ -40,6 +40,19 @@ class Planted:
     l0_box: tuple[int, int, int, int]  # x, y, width, height in level-0 pixels
 
 
+class Canvas(Protocol):
+    """A picture of any size that is drawn part by part."""
+
+    @property
+    def size_px(self) -> tuple[int, int]: ...
+
+    @property
+    def mpp(self) -> float: ...
+
+    def part(self, x: int, y: int, width: int, height: int) -> Pixels:
+        """(h, w, 3); white glass beyond the edges."""
+
+
 def write_slide(
     path: str | Path,
     size_px: tuple[int, int],
@@ -65,9 +78,19 @@ def write_slide(
         tile_px: side of the file's own tiles.
         quality: of JPEG; None stores the pixels losslessly.
     """
+    return write_canvas(path, _Canvas(size_px, mpp, seed, tuple(planted), pieces), format, tile_px, quality)
+
+
+def write_canvas(
+    path: str | Path,
+    canvas: Canvas,
+    format: Format = "generic-tiff",  # noqa: A002
+    tile_px: int = 256,
+    quality: int | None = 85,
+) -> Path:
+    """Write what a canvas shows as a slide; arguments as for `write_slide`."""
     if tile_px % (16 * DOWNSAMPLE):
         raise InputError(f"tile_px must be a multiple of {16 * DOWNSAMPLE}, got {tile_px}")
-    canvas = _Canvas(size_px, mpp, seed, tuple(planted), pieces)
     return publish(path, lambda file: _Writer(file, canvas, format, tile_px, quality).write())
 
 
@@ -127,7 +150,7 @@ class _Canvas:
 class _Writer:
     """Writes all planes of a canvas in one pass over the finest."""
 
-    def __init__(self, file: BinaryIO, canvas: _Canvas, layout: Format, tile_px: int, quality: int | None) -> None:
+    def __init__(self, file: BinaryIO, canvas: Canvas, layout: Format, tile_px: int, quality: int | None) -> None:
         self.file, self.canvas, self.layout, self.tile_px = file, canvas, layout, tile_px
         self.options: dict[str, Any] = {"tile": (tile_px, tile_px), "dtype": np.uint8}
         if quality is None:
