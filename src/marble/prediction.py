@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 
 from marble.bags.bag import Bag
@@ -22,7 +21,7 @@ from marble.errors import BagError, InputError, SlideError
 from marble.models.base import BagModel
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
-from marble.tasks.baseline import BreslowBaseline
+from marble.tasks.base import Decision
 from marble.training.run import Run
 
 __all__ = ["Answer", "Predictor", "bags_of", "predict"]
@@ -34,9 +33,15 @@ class Answer:
 
     prediction: Prediction
     readout: dict[str, float]
-    label: str | None  # the chosen class; None for survival
+    decision: Decision
+    sentence: str  # the prediction in words
     warnings: tuple[str, ...] = ()
     curve: dict[float, float] = field(default_factory=dict)  # time -> survival probability
+
+    @property
+    def label(self) -> str | None:
+        """The class called; None for a task that calls none."""
+        return self.decision.label
 
     def row(self) -> dict[str, Any]:
         """One flat row for a table."""
@@ -61,30 +66,17 @@ class Predictor:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in."""
         with _threads(int(self.run.record["threads"])):  # sums depend on their number
             prediction = infer(self.model, bag, self.orders)
-        readout = self.task.readout(prediction.logits)
-        return Answer(prediction, readout, self._label(readout), tuple(self._warnings(bag)), self._curve(readout))
-
-    def _label(self, readout: dict[str, float]) -> str | None:
-        """The class: by the threshold chosen on validation for two classes, the most probable for more."""
-        if self.task.name != "classification":
-            return None
-        names = [column.removeprefix("p_") for column in self.task.columns]
-        threshold = self.run.record["calibration"].get("threshold")
-        if threshold is not None:
-            return names[1] if readout[self.task.columns[1]] >= threshold else names[0]
-        return names[int(np.argmax([readout[column] for column in self.task.columns]))]
-
-    def _curve(self, readout: dict[str, float]) -> dict[float, float]:
-        """Survival at the quartiles of the training patients' event times."""
-        calibration = self.run.record["calibration"]
-        if "baseline_times" not in calibration or self.task.columns != ("risk",):
-            return {}
-        baseline = BreslowBaseline(
-            np.array(calibration["baseline_times"]), np.array(calibration["baseline_log_hazard"])
+        calibration = self.run.calibration
+        readout = self.task.readout(prediction.logits, calibration)
+        decision = self.task.decide(readout, calibration)
+        return Answer(
+            prediction,
+            readout,
+            decision,
+            self.task.sentence(readout, decision),
+            tuple(self._warnings(bag)),
+            self.task.curve(readout, calibration),
         )
-        times = np.quantile(baseline.times, [0.25, 0.5, 0.75])
-        survival = baseline.survival([readout["risk"]], times)[0]
-        return {float(time): float(value) for time, value in zip(times, survival, strict=True)}
 
     def _warnings(self, bag: Bag) -> Iterator[str]:
         try:

@@ -45,6 +45,8 @@ def explain(
     """
     if mode not in MODES:
         raise InputError(unknown_choice("mode", mode, list(MODES)))
+    if target is not None:
+        score_of(predictor.task, target)  # there is such a class, or it says so, whatever the mode
     answer = predictor.answer(bag)
     if mode == "attention":
         values = dict(enumerate(attention_by_level(bag, answer.prediction)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from marble import files
 from marble.bags.store import BagStore
-from marble.cohorts.cohort import Cohort, Unit
+from marble.cohorts.cohort import Cohort
 from marble.cohorts.split_files import read_splits
 from marble.cohorts.splits import Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
@@ -20,7 +20,6 @@ from marble.experiment.stores import find_store
 from marble.models import COMMON, Recipe, model_class, model_options
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
-from marble.targets import SurvivalTime
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec
 from marble.training.run import HeldOut, PlannedRun
 from marble.training.trackers import require
@@ -170,6 +169,8 @@ class Experiment:
             task=TaskSpec(
                 name=self.spec.task,
                 classes=cohort.classes,
+                decision=self.spec.decision,
+                positive=self.spec.positive,
                 class_loss=recipe.class_loss,
                 side_label_smoothing=recipe.side_label_smoothing,
                 class_weights=self.spec.train.class_weights,
@@ -209,14 +210,8 @@ def _cases(cohort: Cohort, patients: set[str], have: set[str]) -> list[CaseSpec]
     for unit in cohort.units():
         slides = tuple(slide for slide in unit.slides if slide in have)
         if unit.case_id in patients and slides:
-            cases.append(CaseSpec(case_id=unit.case_id, slides=slides, target=_target(unit)))
+            cases.append(CaseSpec(case_id=unit.case_id, slides=slides, target=TargetSpec.of(unit.target)))
     return cases
-
-
-def _target(unit: Unit) -> TargetSpec:
-    if isinstance(unit.target, SurvivalTime):
-        return TargetSpec(time=unit.target.time, event=unit.target.event)
-    return TargetSpec(label=unit.target)
 
 
 def _account(cohort: Cohort, store: BagStore, have: set[str]) -> dict[str, Any]:

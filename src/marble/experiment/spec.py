@@ -118,6 +118,10 @@ class ExperimentSpec(Spec):
     name: str | None = None
     cohort: str | CohortSpec
     task: Literal["classification", "survival"]
+    decision: Literal["argmax", "threshold"] = Field(
+        default="argmax", description="call the most probable class, or from a threshold on that validation chooses"
+    )
+    positive: str | None = Field(default=None, description="of two classes the one looked for; default: the second")
     bags: BagsSpec = BagsSpec()
     split: SplitSpec = SplitSpec()
     train: TrainSpec = TrainSpec()

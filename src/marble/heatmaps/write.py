@@ -83,11 +83,7 @@ def write_heatmaps(
 
 def sentence(answer: Answer) -> str:
     """The prediction in words, as titles and panels show it."""
-    if answer.label is None:
-        text = f"risk {answer.readout['risk']:.4g}"
-    else:
-        text = f"predicted {answer.label}, p = {answer.readout[f'p_{answer.label}']:.4f}"
-    return f"{text}, order SD {answer.prediction.order_sd:.2g}"
+    return f"{answer.sentence}, order SD {answer.prediction.order_sd:.2g}"
 
 
 def _about(predictor: Predictor, explanation: Explanation) -> str:

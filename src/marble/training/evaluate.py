@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from marble.bags.store import BagStore
 from marble.models import BagModel
 from marble.models.inference import infer
-from marble.tasks.base import Task
+from marble.tasks.base import Answered, Calibration, Task
 from marble.training.job import CaseSpec
 from marble.training.prefetch import prefetch
 
@@ -39,6 +39,17 @@ def predict_cases(
         logits = torch.stack([one.logits for one in mine]).mean(dim=0)
         rows.append(CasePrediction(case, logits, task.readout(logits), max(one.order_sd for one in mine)))
     return rows
+
+
+def calibrated(rows: Sequence[CasePrediction], task: Task, calibration: Calibration) -> list[CasePrediction]:
+    """The same predictions, read out as the run's calibration has it."""
+    return [replace(row, readout=task.readout(row.logits, calibration)) for row in rows]
+
+
+def answered(rows: Sequence[CasePrediction]) -> Answered:
+    """Targets and logits together, as a calibration takes them."""
+    logits = torch.stack([row.logits.double().cpu() for row in rows]).numpy()  # (n, outputs)
+    return Answered([row.case.target.value() for row in rows], logits)
 
 
 def columns(rows: Sequence[CasePrediction], task: Task) -> dict[str, np.ndarray]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from marble.models import Recipe
-from marble.specs import Spec
+from marble.specs import Spec, unknown_choice
 from marble.targets import SurvivalTime, Target
 from marble.tasks.base import Task
-from marble.tasks.classification import Classification, ClassLoss
-from marble.tasks.survival import Survival
+from marble.tasks.classification import ClassLoss, DecisionRule
+from marble.tasks.registry import TASKS, build_task
 
 
 class TargetSpec(Spec):
@@ -20,6 +20,12 @@ class TargetSpec(Spec):
     label: str | None = None
     time: float | None = None
     event: bool | None = None
+
+    @staticmethod
+    def of(target: Target) -> TargetSpec:
+        if isinstance(target, SurvivalTime):
+            return TargetSpec(time=target.time, event=target.event)
+        return TargetSpec(label=target)
 
     def value(self) -> Target:
         if self.label is not None:
@@ -38,10 +44,12 @@ class CaseSpec(Spec):
 
 
 class TaskSpec(Spec):
-    """What is learned, and with which loss."""
+    """What is learned, and with which loss; each task takes the choices that concern it."""
 
-    name: Literal["classification", "survival"]
+    name: str
     classes: tuple[str, ...] = ()
+    decision: DecisionRule = "argmax"
+    positive: str | None = None
     class_loss: ClassLoss = "cross-entropy"
     side_label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     class_weights: Literal["none", "balanced"] = "none"
@@ -50,15 +58,15 @@ class TaskSpec(Spec):
     risk_set: Literal["bank", "group"] = "bank"
     group: int = Field(default=16, ge=2, description='slides in one graph, for risk_set = "group"')
 
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in TASKS:
+            raise ValueError(unknown_choice("task", name, sorted(TASKS)))
+        return name
+
     def build(self) -> Task:
-        if self.name == "classification":
-            return Classification(
-                self.classes,
-                class_weights=self.class_weights,
-                loss=self.class_loss,
-                side_label_smoothing=self.side_label_smoothing,
-            )
-        return Survival(loss=self.survival_loss, risk_set=self.risk_set, bins=self.bins)
+        return build_task(self.name, self.model_dump())
 
 
 class FitJob(Spec):

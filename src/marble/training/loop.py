@@ -185,10 +185,9 @@ class TrainingLoop:
         loss = out.logits_weight * self.criterion.loss(slide, out.logits)
         for side in out.side:
             loss = loss + side.weight * self.criterion.loss(slide, side.logits, side.name)
-        if self.job.task.name == "classification":
-            label = self.target_of[slide]
-            assert isinstance(label, str)
-            extra = self.model.extra_loss(out, self.job.task.classes.index(label))
+        label = self.task.class_of(self.target_of[slide])
+        if label is not None:
+            extra = self.model.extra_loss(out, label)
             loss = loss if extra is None else loss + extra
         return loss
 
@@ -202,11 +201,9 @@ class TrainingLoop:
         if self.recipe.sampling == "fixed":
             return self.slides
         rng = generator(self.job.seed, self.at.epoch, "order")
-        if self.recipe.sampling == "weighted" and self.job.task.name == "classification":
-            counts: dict[object, int] = {}
-            for slide in self.slides:
-                counts[self.target_of[slide]] = counts.get(self.target_of[slide], 0) + 1
-            weights = torch.tensor([1.0 / counts[self.target_of[slide]] for slide in self.slides])
+        classes = [self.task.class_of(self.target_of[slide]) for slide in self.slides]
+        if self.recipe.sampling == "weighted" and None not in classes:
+            weights = torch.tensor([1.0 / classes.count(label) for label in classes])
             drawn = torch.multinomial(weights, len(self.slides), replacement=True, generator=rng)
             return [self.slides[i] for i in drawn.tolist()]
         return [self.slides[i] for i in torch.randperm(len(self.slides), generator=rng).tolist()]

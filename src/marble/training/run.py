@@ -16,11 +16,8 @@ from marble.bags.store import BagStore
 from marble.errors import RunError
 from marble.models import BagModel, build
 from marble.specs import Spec
-from marble.targets import SurvivalTime
-from marble.tasks.base import Task, Undefined
-from marble.tasks.baseline import BreslowBaseline
-from marble.tasks.classification_metrics import youden_threshold
-from marble.training.evaluate import CasePrediction, predict_cases
+from marble.tasks.base import Task
+from marble.training.evaluate import answered, calibrated, predict_cases
 from marble.training.fit import fit, load_chosen
 from marble.training.job import CaseSpec, FitJob, TaskSpec
 from marble.training.loop import Progress
@@ -80,10 +77,12 @@ def _is_done(planned: PlannedRun) -> bool:
 
 def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -> dict[str, Any]:
     job, store, task = planned.job, BagStore(planned.job.store), planned.job.task.build()
-    parts = {"val": predict_cases(model, store, job.val, task, job.orders)}
-    if job.task.name == "survival":  # the baseline hazard and the risk groups' cut come from training patients
-        parts = {"train": predict_cases(model, store, job.train, task, job.orders), **parts}
+    cases = {"train": job.train, "val": job.val}
+    wanted = [part for part in cases if part == "val" or part in task.calibrated_on]
+    parts = {part: predict_cases(model, store, cases[part], task, job.orders) for part in wanted}
+    calibration = task.calibrate({part: answered(parts[part]) for part in task.calibrated_on})
     parts["test"] = predict_cases(model, store, test.cases, task, job.orders)
+    parts = {part: calibrated(rows, task, calibration) for part, rows in parts.items()}
     predictions = files.publish(root / "predictions.csv", predictions_csv(parts, task))
     done = files.read_json(root / "fit.json")
     record = {
@@ -103,7 +102,7 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
         "orders": job.orders,
         "train_cases": sorted(case.case_id for case in job.train),
         "bags": store.common().model_dump(mode="json"),
-        "calibration": _calibration(parts, task),
+        "calibration": calibration,
         "fit": {key: done[key] for key in ("epochs", "best_epoch", "val", "selected_by", "notes", "drift")},
         "seconds": done["seconds"],
         "sha256": {
@@ -117,27 +116,6 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
     }
     files.publish_json(root / "run.json", record)
     return record
-
-
-def _calibration(parts: dict[str, list[CasePrediction]], task: Task) -> dict[str, Any]:
-    """What turns scores into decisions: chosen on training and validation patients, never on test ones."""
-    if task.name == "survival":
-        risks = [row.readout["risk"] for row in parts["train"]]
-        outcomes = [row.case.target.value() for row in parts["train"]]
-        known = [outcome for outcome in outcomes if isinstance(outcome, SurvivalTime)]
-        baseline = BreslowBaseline.fit(risks, [o.time for o in known], [o.event for o in known])
-        return {
-            "median_risk": float(torch.tensor(risks).median()),
-            "baseline_times": [float(t) for t in baseline.times],
-            "baseline_log_hazard": [float(h) for h in baseline.log_hazard],
-        }
-    if len(task.columns) == 2:
-        targets = [row.case.target.value() for row in parts["val"]]
-        positive = [row.readout[task.columns[1]] for row in parts["val"]]
-        threshold = youden_threshold([f"p_{target}" == task.columns[1] for target in targets], positive)
-        assert not isinstance(threshold, Undefined)  # selection on validation was possible, so both classes are there
-        return {"threshold": threshold}
-    return {}
 
 
 @dataclass(frozen=True)
@@ -154,6 +132,12 @@ class Run:
     @property
     def task(self) -> Task:
         return TaskSpec.parse(self.record["task"], where=self.folder / "run.json").build()
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """What turns logits into readouts and decisions; never chosen on test patients."""
+        found: dict[str, Any] = self.record["calibration"]
+        return found
 
     @property
     def provenance(self) -> Provenance:

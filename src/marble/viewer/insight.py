@@ -92,7 +92,7 @@ class Insight:
                     raise InputError(f"occlusion of {len(bag.levels[0])} tiles takes too long here",
                                      hint="Use `marble heatmap --mode occlusion`")  # fmt: skip
                 found = explain(self._predictor(run), bag, mode, target)
-                said = answer_of(found.answer, run.record["calibration"].get("threshold"))
+                said = answer_of(found.answer)
                 known = encoded(said if key[0] == "prediction" else {**maps_of(found), "prediction": said})
                 self._cache.put(key, known)
         return known
@@ -147,8 +147,8 @@ def lattice_of(bag: Bag, *, has_picture: bool) -> dict[str, Any]:
     }
 
 
-def answer_of(answer: Answer, threshold: float | None = None) -> dict[str, Any]:
-    """What the panel shows; `threshold` is the second class's, chosen on validation."""
+def answer_of(answer: Answer) -> dict[str, Any]:
+    """What the panel shows."""
     prediction = answer.prediction
     return {
         "slide_id": prediction.slide_id,
@@ -158,7 +158,8 @@ def answer_of(answer: Answer, threshold: float | None = None) -> dict[str, Any]:
         "logits": prediction.logits.double().tolist(),
         "order_sd": prediction.order_sd,
         "orders": len(prediction.logits_by_order),
-        "threshold": threshold,
+        "rule": answer.decision.rule,
+        "threshold": answer.decision.threshold,
         "curve": [[time, value] for time, value in answer.curve.items()],
         "warnings": list(answer.warnings),
     }

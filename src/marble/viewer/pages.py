@@ -98,14 +98,11 @@ class Pages:
             first = min(mine, key=lambda one: ("test", "val", "train").index(one.part), default=None)
             if first is None:
                 said.append({"text": "", "number": "", "part": "", "wrong": False, "label": False})
-            elif first.predicted is None:
-                risk = first.readout["risk"]
-                said.append({"text": f"{risk:.3f}", "number": repr(risk), "part": first.part, "wrong": False,
-                             "label": False})  # fmt: skip
             else:
-                p = first.readout[f"p_{first.predicted}"]
-                said.append({"text": first.predicted, "number": f"{p:.3f}", "part": first.part, "wrong": first.wrong,
-                             "label": True})  # fmt: skip
+                called = first.predicted is not None
+                number = f"{first.number:.3f}" if called else repr(first.number)
+                said.append({"text": first.text, "number": number, "part": first.part, "wrong": first.wrong,
+                             "label": called})  # fmt: skip
         return {"slide": slide, "said": said, "wrong": any(one["wrong"] for one in said)}
 
     def _made(self, experiment: Experiment) -> Results | str:

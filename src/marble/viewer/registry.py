@@ -18,7 +18,7 @@ from marble.bags.store import BagRecord, BagStore
 from marble.errors import BagError, InputError
 from marble.extract.source import find_slides, name_clashes, slide_id_of
 from marble.training.job import TaskSpec
-from marble.training.results import find_runs, read_predictions, read_run
+from marble.training.results import find_runs, read_cases, read_run
 from marble.training.run import Run
 
 
@@ -33,7 +33,9 @@ class StoredPrediction:
 
     part: str
     readout: dict[str, float]
-    predicted: str | None  # None for survival
+    predicted: str | None  # None for a task that calls no class
+    text: str
+    number: float
     wrong: bool
 
 
@@ -165,19 +167,12 @@ def _runs(folders: Iterable[Path]) -> tuple[dict[str, Experiment], dict[str, Run
 def _stored_predictions(folder: Path, record: dict[str, Any]) -> dict[str, StoredPrediction]:
     task = TaskSpec.parse(record["task"], where=folder).build()
     found = {}
-    for row in read_predictions(folder):
-        readout = {name: float(row[name]) for name in task.columns}
-        predicted = None
-        if task.name == "classification":
-            names = [column.removeprefix("p_") for column in task.columns]
-            threshold = record["calibration"].get("threshold")
-            if threshold is not None:
-                predicted = names[int(readout[task.columns[1]] >= threshold)]
-            else:
-                predicted = max(names, key=lambda name: readout[f"p_{name}"])
-        wrong = predicted is not None and predicted != row["label"]
-        for slide_id in row["slide_ids"].split(";"):
-            found[slide_id] = StoredPrediction(row["part"], readout, predicted, wrong)
+    for case in read_cases(folder, task):
+        decision = task.decide(case.readout, record["calibration"])
+        text, number = task.headline(case.readout, decision)
+        wrong = task.is_wrong(case.target, decision)
+        for slide_id in case.slide_ids:
+            found[slide_id] = StoredPrediction(case.part, case.readout, decision.label, text, number, wrong)
     return found
 
 
@@ -185,11 +180,10 @@ def _truths(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
     """(case, truth) by slide id, as the runs' predictions tell it."""
     found: dict[str, tuple[str, str]] = {}
     for folder in folders:
-        for row in read_predictions(folder):
-            event = "event" if row.get("event") == "1" else "censored"
-            truth = row["label"] if "label" in row else f"{float(row['time']):g}, {event}"
-            for slide_id in row["slide_ids"].split(";"):
-                found.setdefault(slide_id, (row["case_id"], truth))
+        task = TaskSpec.parse(read_run(folder)["task"], where=folder).build()
+        for case in read_cases(folder, task):
+            for slide_id in case.slide_ids:
+                found.setdefault(slide_id, (case.case_id, task.target_text(case.target)))
     return found
 
 
