@@ -68,7 +68,9 @@ def test_spellings_are_reported_even_inside_one_part(tmp_path: Path) -> None:
     assert not result.leaks
     assert result.faults
     assert "is spelt 'TCGA-AA-1234' and 'tcga-aa-1234'" in "\n".join(result.lines())
-    several_slides = audit(write(tmp_path, ["TCGA-AA-1234-01Z-00-DX1", "TCGA-AA-1234-01Z-00-DX2"], ["b"], ["c"]))
+    several_slides = audit(
+        write(tmp_path, ["TCGA-AA-1234-01Z-00-DX1", "TCGA-AA-1234-01Z-00-DX2"], ["b"], ["c"]), case_is_slide=True
+    )
     assert not several_slides.faults
 
 
@@ -94,7 +96,10 @@ def test_slides_of_one_patient_leak_only_as_the_cohort_knows(tmp_path: Path) -> 
     path = write(tmp_path, ["s0a"], ["s1a"], ["s0b"])
     alone = audit(path)
     assert not alone.leaks
-    assert "count as a patient each: give the cohort" in "\n".join(alone.lines())
+    assert alone.unknown_patients
+    assert "leaks would not be seen: give the cohort" in "\n".join(alone.lines())
+    assert "ok" not in "\n".join(alone.lines())
+    assert not audit(path, case_is_slide=True).faults
     assert audit(path, COHORT).splits[0].shared("train", "test") == ("p00",)
 
 

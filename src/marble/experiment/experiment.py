@@ -56,18 +56,10 @@ class Experiment:
             path, _ = self._synthetic(spec, out)
         else:
             path = self.home / spec.path
-        found = read_cohort(
-            path,
-            task=self.spec.task,
-            label=spec.label,
-            time=spec.time,
-            event=spec.event,
-            event_coding=spec.event_coding,
-            slide_table=None if spec.slide_table is None else self.home / spec.slide_table,
-            scored_by=spec.scored_by,
-            classes=spec.classes,
-            drop=spec.drop,
-        )
+        options = {key: getattr(spec, key) for key in type(spec).model_fields if key not in ("path", "patients")}
+        if spec.slide_table is not None:
+            options["slide_table"] = self.home / spec.slide_table
+        found = read_cohort(path, task=self.spec.task, **options)
         if found.task != self.spec.task:
             raise InputError(f"the table is for {found.task}, the experiment for {self.spec.task}", where=path)
         return found
@@ -84,9 +76,10 @@ class Experiment:
     def splits(self, cohort: Cohort) -> list[Split]:
         spec = self.spec.split
         if spec.scheme == "holdout":
-            return list(holdout(cohort, repeats=spec.repeats, seed=spec.seed, by_site=spec.by_site))
+            return list(holdout(cohort, repeats=spec.repeats or 5, seed=spec.seed, by_site=spec.by_site))
         if spec.scheme == "kfold":
-            return list(kfold(cohort, folds=spec.folds, repeats=spec.repeats, seed=spec.seed, by_site=spec.by_site))
+            repeats = spec.repeats or 1
+            return list(kfold(cohort, folds=spec.folds, repeats=repeats, seed=spec.seed, by_site=spec.by_site))
         if spec.files is None:
             raise SpecError('split.files is missing for scheme "files"', where=self.name)
         return list(

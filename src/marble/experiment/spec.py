@@ -22,7 +22,13 @@ class CohortSpec(Spec):
     """
 
     path: str
+    case: str | None = None
+    case_is_slide: bool = False
+    slide: str | None = None
+    site: str | None = None
     label: str | None = None
+    keep_as_class: tuple[str, ...] = ()
+    target: str | None = None
     time: str | None = None
     event: str | None = None
     event_coding: Literal["1=event", "1=censored"] | None = None
@@ -45,7 +51,7 @@ class SplitSpec(Spec):
     """How patients are divided; `scheme = "files"` takes somebody's split files."""
 
     scheme: Literal["holdout", "kfold", "files"] = "holdout"
-    repeats: int = Field(default=5, ge=1)
+    repeats: int | None = Field(default=None, ge=1, description="5 for holdout, 1 for kfold if not given")
     folds: int = Field(default=5, ge=3)
     seed: int = 0
     by_site: bool = False
@@ -117,7 +123,7 @@ class ExperimentSpec(Spec):
 
     name: str | None = None
     cohort: str | CohortSpec
-    task: Literal["classification", "survival"]
+    task: Literal["classification", "survival", "regression"]
     decision: Literal["argmax", "threshold"] = Field(
         default="argmax", description="call the most probable class, or from a threshold on that validation chooses"
     )
