@@ -24,6 +24,7 @@ from marble.training.evaluate import CasePrediction, predict_cases
 from marble.training.fit import fit, load_chosen
 from marble.training.job import CaseSpec, FitJob, TaskSpec
 from marble.training.loop import Progress
+from marble.training.order_count import choose_orders
 from marble.training.results import FORMAT, predictions_csv, read_run
 from marble.training.trackers import Tracker
 from marble.version import VERSION
@@ -81,9 +82,12 @@ def _is_done(planned: PlannedRun) -> bool:
 def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -> dict[str, Any]:
     job, store, task = planned.job, BagStore(planned.job.store), planned.job.task.build()
     parts = {"val": predict_cases(model, store, job.val, task, job.orders)}
+    chosen = choose_orders([row.order_sd for row in parts["val"]], job.orders, job.order_tolerance)
+    if chosen.orders < job.orders:
+        parts = {"val": predict_cases(model, store, job.val, task, chosen.orders)}
     if job.task.name == "survival":  # the baseline hazard and the risk groups' cut come from training patients
-        parts = {"train": predict_cases(model, store, job.train, task, job.orders), **parts}
-    parts["test"] = predict_cases(model, store, test.cases, task, job.orders)
+        parts = {"train": predict_cases(model, store, job.train, task, chosen.orders), **parts}
+    parts["test"] = predict_cases(model, store, test.cases, task, chosen.orders)
     predictions = files.publish(root / "predictions.csv", predictions_csv(parts, task))
     done = files.read_json(root / "fit.json")
     record = {
@@ -100,7 +104,8 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
         "task": job.task.model_dump(mode="json"),
         "split": job.split,
         "seed": job.seed,
-        "orders": job.orders,
+        "orders": chosen.orders,
+        "order_choice": chosen.record(),
         "train_cases": sorted(case.case_id for case in job.train),
         "bags": store.common().model_dump(mode="json"),
         "calibration": _calibration(parts, task),
