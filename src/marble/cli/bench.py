@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-BENCHES = ("model", "zoo", "train", "extract")
+BENCHES = ("model", "mixers", "zoo", "train", "extract")
 
 
 def bench(

@@ -180,6 +180,7 @@ class Experiment:
             seed=self.spec.split.seed + split.repeat,
             orders=self.spec.train.orders,
             val_orders=self.spec.train.val_orders,
+            order_tolerance=self.spec.train.order_tolerance,
             threads=threads,
         )
 

@@ -78,6 +78,9 @@ class TrainSpec(Spec):
     class_weights: Literal["none", "balanced"] = "none"
     orders: int = Field(default=8, ge=1)
     val_orders: int = Field(default=2, ge=1)
+    order_tolerance: float | None = Field(
+        default=None, gt=0, description="in logits; fewer orders are taken where validation says they are enough"
+    )
 
     def changes(self) -> dict[str, Any]:
         names = ("epochs", "warmup", "lr", "weight_decay", "patience", "clip", "survival_loss")

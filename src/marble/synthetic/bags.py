@@ -74,8 +74,8 @@ def make_bag(slide_id: str, share: float, recipe: BagRecipe, seed: int = 0) -> B
         candidates = (is_a[parent] == kind).nonzero()[:, 0]
         shows[candidates[torch.randperm(len(candidates), generator=rng)[:count]]] = True
 
-    coarse = _tokens(is_a, "region", recipe, rng)
-    fine = _tokens(shows, "pattern", recipe, rng)
+    coarse = tokens_that_show(is_a, "region", recipe, rng)
+    fine = tokens_that_show(shows, "pattern", recipe, rng)
     encoder = EncoderIdentity(name="synthetic", dim=recipe.dim, input_px=256)
     return Bag(
         slide_id,
@@ -91,8 +91,8 @@ def make_burden_bag(slide_id: str, burden: float, recipe: BagRecipe, seed: int =
     marked = torch.rand(len(bag.levels[0]), generator=rng) < burden  # (T0,)
     parent = bag.finest.parent
     assert parent is not None
-    fine = _tokens(marked[parent], "pattern", recipe, rng)
-    coarse = _tokens(marked, "region", recipe, rng)
+    fine = tokens_that_show(marked[parent], "pattern", recipe, rng)
+    coarse = tokens_that_show(marked, "region", recipe, rng)
     levels = [Level(coarse, bag.levels[0].cells), Level(fine, bag.finest.cells, parent, recipe.ratio)]
     return Bag(slide_id, levels, bag.provenance)
 
@@ -103,7 +103,7 @@ def direction(name: str, dim: int) -> Tensor:
     return torch.nn.functional.normalize(vector, dim=0)
 
 
-def _tokens(shows: Tensor, name: str, recipe: BagRecipe, rng: torch.Generator) -> Tensor:
+def tokens_that_show(shows: Tensor, name: str, recipe: BagRecipe, rng: torch.Generator) -> Tensor:
     """(T, D) noise plus the direction of `name`, with a sign that says whether the tile shows it."""
     noise = torch.randn(len(shows), recipe.dim, generator=rng)
     sign = shows.to(torch.float32)[:, None] * 2 - 1  # (T, 1)

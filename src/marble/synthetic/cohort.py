@@ -12,9 +12,10 @@ from marble.bags.augment import generator
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.synthetic.bags import BagRecipe, make_bag, make_burden_bag
+from marble.synthetic.three_scales import make_three_scale_bag
 
-Kind = Literal["cross-scale", "burden", "survival", "noise"]
-KINDS: tuple[Kind, ...] = ("cross-scale", "burden", "survival", "noise")
+Kind = Literal["cross-scale", "three-scale", "burden", "survival", "noise"]
+KINDS: tuple[Kind, ...] = ("cross-scale", "three-scale", "burden", "survival", "noise")
 
 
 def write_cohort(
@@ -29,7 +30,7 @@ def write_cohort(
 
     Args:
         folder: where to write.
-        kind: the planted signal (see `synthetic.bags`); `noise` plants none, so nothing can be learned honestly.
+        kind: the planted signal (see `synthetic.bags`, `synthetic.three_scales`); `noise` plants none, so nothing can be learned honestly.
         patients: how many; half of them positive, or with hazards spread evenly.
         recipe: sizes of the bags.
         seed: another seed is another cohort.
@@ -59,6 +60,8 @@ def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: in
     if kind in ("burden", "survival"):
         low, high = (0.1, 0.5) if kind == "burden" else (0.05, 0.95)
         return make_burden_bag(slide_id, low + (high - low) * severity, recipe, seed)
+    if kind == "three-scale":
+        return make_three_scale_bag(slide_id, severity, recipe, seed)
     return make_bag(slide_id, 0.5 if kind == "noise" else severity, recipe, seed)
 
 

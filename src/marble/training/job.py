@@ -77,6 +77,8 @@ class FitJob(Spec):
         dim: width of the tokens.
         train, val: the patients training may learn from and select on.
         orders, val_orders: fixed token orders averaged in the final predictions and in validation.
+        order_tolerance: how much of a final prediction, in logits, may be left to the choice of orders; where validation
+            says that fewer than `orders` are enough for that, fewer are taken. None takes them all.
         threads: BLAS threads; sums depend on their number, so it belongs to the result.
     """
 
@@ -94,4 +96,5 @@ class FitJob(Spec):
     seed: int = 0
     orders: int = Field(default=8, ge=1)
     val_orders: int = Field(default=2, ge=1)
+    order_tolerance: float | None = Field(default=None, gt=0)
     threads: int = Field(default=1, ge=1)

@@ -21,6 +21,7 @@ from marble.training.evaluate import answered, calibrated, predict_cases
 from marble.training.fit import fit, load_chosen
 from marble.training.job import CaseSpec, FitJob, TaskSpec
 from marble.training.loop import Progress
+from marble.training.order_count import choose_orders
 from marble.training.results import FORMAT, predictions_csv, read_run
 from marble.training.trackers import Tracker
 from marble.version import VERSION
@@ -78,10 +79,17 @@ def _is_done(planned: PlannedRun) -> bool:
 def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -> dict[str, Any]:
     job, store, task = planned.job, BagStore(planned.job.store), planned.job.task.build()
     cases = {"train": job.train, "val": job.val}
+    val = predict_cases(model, store, job.val, task, job.orders)
+    chosen = choose_orders([row.order_sd for row in val], job.orders, job.order_tolerance)
     wanted = [part for part in cases if part == "val" or part in task.calibrated_on]
-    parts = {part: predict_cases(model, store, cases[part], task, job.orders) for part in wanted}
+    parts = {
+        part: val
+        if part == "val" and chosen.orders == job.orders
+        else predict_cases(model, store, cases[part], task, chosen.orders)
+        for part in wanted
+    }
     calibration = task.calibrate({part: answered(parts[part]) for part in task.calibrated_on})
-    parts["test"] = predict_cases(model, store, test.cases, task, job.orders)
+    parts["test"] = predict_cases(model, store, test.cases, task, chosen.orders)
     parts = {part: calibrated(rows, task, calibration) for part, rows in parts.items()}
     predictions = files.publish(root / "predictions.csv", predictions_csv(parts, task))
     done = files.read_json(root / "fit.json")
@@ -99,7 +107,8 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
         "task": job.task.model_dump(mode="json"),
         "split": job.split,
         "seed": job.seed,
-        "orders": job.orders,
+        "orders": chosen.orders,
+        "order_choice": chosen.record(),
         "train_cases": sorted(case.case_id for case in job.train),
         "bags": store.common().model_dump(mode="json"),
         "calibration": calibration,

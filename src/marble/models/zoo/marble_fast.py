@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from marble.models.ssm.ssd import Mamba2
+from marble.models.ssm.set_mixer import Rows, SetMixer
+from marble.models.ssm.ssd import SEGMENTED, Mamba2
 from marble.models.ssm.ssd_backward import SegmentGradient
 from marble.models.ssm.ssd_fast import SegmentScan
 from marble.models.ssm.ssd_native import NativeSegmentGradient, NativeSegmentScan
@@ -35,6 +36,11 @@ class BlockInput:
     index: Tensor | None = None  # (T,) into `shared`
 
 
+def is_fast(mixer: nn.Module) -> bool:
+    """Whether `mixed` and `pooled` take this block where its weights are."""
+    return isinstance(mixer, SetMixer) or (isinstance(mixer, Mamba2) and mixer.path() in SEGMENTED)
+
+
 def composing_pays(T: int, R: int, dim: int, width: int, training: bool) -> bool:
     """Whether W_in W_x, and W_in applied to R parents, cost less than applying W_x to T tokens one by one.
 
@@ -45,9 +51,11 @@ def composing_pays(T: int, R: int, dim: int, width: int, training: bool) -> bool
     return composed < one_by_one
 
 
-def mixed(entering: BlockInput, mixer: Mamba2) -> Tensor:
+def mixed(entering: BlockInput, mixer: Mamba2 | SetMixer) -> Tensor:
     """The block's output (T, D)."""
     in_weight = mixer.in_proj.weight if entering.in_weight is None else entering.in_weight
+    if isinstance(mixer, SetMixer):
+        return mixer.mix(Rows(entering.tokens, in_weight, mixer.shape, entering.shared, entering.index))
     weights, native = mixer.scan_weights(), mixer.path() == "native"
     out_weight = mixer.out_proj.weight
     return fast_block(
@@ -55,8 +63,14 @@ def mixed(entering: BlockInput, mixer: Mamba2) -> Tensor:
     )[0]
 
 
-def pooled(entering: BlockInput, mixer: Mamba2, w: Tensor, extra_scores: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def pooled(
+    entering: BlockInput, mixer: Mamba2 | SetMixer, w: Tensor, extra_scores: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Pool the block's outputs y: sum alpha y (D,), and the scores w.y + extra (T,) of which alpha is the softmax."""
+    in_weight = mixer.in_proj.weight if entering.in_weight is None else entering.in_weight
+    if isinstance(mixer, SetMixer):
+        rows = Rows(entering.tokens, in_weight, mixer.shape, entering.shared, entering.index)
+        return mixer.pool(rows, w, extra_scores)
     direction = mixer.out_proj.weight.t() @ w  # (H*P,)
     run: Callable[..., tuple[Tensor, Tensor]] = _PooledBlock.apply
     n, scores = run(
@@ -64,7 +78,7 @@ def pooled(entering: BlockInput, mixer: Mamba2, w: Tensor, extra_scores: Tensor 
         mixer.path() == "native",
         torch.is_grad_enabled(),
         entering.tokens,
-        mixer.in_proj.weight if entering.in_weight is None else entering.in_weight,
+        in_weight,
         entering.shared,
         entering.index,
         direction,
