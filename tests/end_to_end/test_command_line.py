@@ -166,7 +166,7 @@ def test_an_unknown_key_or_option_names_the_valid_ones(tmp_path: Path) -> None:
 
 
 def test_doctor_says_what_works() -> None:
-    result = _marble("doctor")
+    result = _marble("doctor", "--all")
     assert result.exit_code == 0, result.output
     for word in ("torch", "scan backend", "encoder lite0", "OpenSlide"):
         assert word in result.output

@@ -13,6 +13,7 @@ from marble.bags import BagStore, EncoderIdentity, Geometry, Provenance
 from marble.bags.bag import Bag
 from marble.errors import InputError, RunError, SpecError
 from marble.experiment import Experiment, ExperimentSpec, find_store
+from marble.reports import write_report
 from marble.reports.collect import collect
 from marble.synthetic.cohort import write_cohort
 from marble.training.run import HeldOut, execute
@@ -125,5 +126,26 @@ def test_a_table_of_different_patients_is_refused(tmp_path: Path) -> None:
     planned = plan(tmp_path, models=models)
     execute(planned[0])
     execute(planned[3])
+    with pytest.raises(RunError, match="no repeat was finished by all models"):
+        collect(tmp_path / "out" / "tiny")
+    held_out = json.loads(Path(planned[1].test).read_text())
+    files.publish_json(planned[1].test, {"cases": held_out["cases"][1:]})
+    execute(planned[1])
     with pytest.raises(RunError, match="not tested on the same patients in the same repeats"):
         collect(tmp_path / "out" / "tiny")
+
+
+def test_a_table_compares_the_repeats_that_all_models_have_finished(tmp_path: Path) -> None:
+    models = '[{ name = "mean", hidden = 8, label = "a" }, { name = "max", hidden = 8, label = "b" }]'
+    planned = plan(tmp_path, models=models)
+    for run in planned[:-1]:
+        execute(run)
+    missing = planned[-1].about["repeat"]
+    results = collect(tmp_path / "out" / "tiny")
+    assert results.left_out == (missing,)
+    assert all(missing not in [repeat.number for repeat in model.repeats] for model in results.models)
+    write_report(tmp_path / "out" / "tiny", tmp_path / "report")
+    assert (
+        f"MISSING: repeats {missing}, which not every model has finished"
+        in (tmp_path / "report" / "table.md").read_text()
+    )

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from marble.cli import paths
+
 BENCHES = ("model", "mixers", "zoo", "train", "extract")
 
 
@@ -24,5 +26,12 @@ def bench(
 
     if what not in BENCHES:
         raise InputError(unknown_choice("benchmark", what, list(BENCHES)))
+    if json is not None:
+        paths.output_file(json, "--json")
+    if slide is not None:
+        paths.existing_file(slide, "slide")
+        from marble.slides.slide import Slide
+
+        Slide.open(slide).close()  # refused now, not after minutes of measuring
     options = {"slide": slide} if what == "extract" else {}
     import_module(f"marble.benchmarks.{what}").run(json_path=json, quick=quick, **options)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from marble.cli import paths
+
 if TYPE_CHECKING:
     from marble.bags.bag import Bag
     from marble.training.run import Run
@@ -27,6 +29,12 @@ def heatmap(
     curves: Annotated[bool, typer.Option(help="Also measure how faithful the map is.")] = False,
 ) -> None:
     """Draw why a run says what it says about a slide: overlay, contact sheet, GeoJSON for QuPath."""
+    paths.existing_folder(run_folder, "folder of a run")
+    paths.output_folder(out)
+    if store is None:
+        paths.existing(slide, "slide or bag")
+    else:
+        paths.existing_folder(store, "store of bags")
     from marble.heatmaps.write import HeatmapSpec, write_heatmaps
     from marble.prediction import Predictor
 

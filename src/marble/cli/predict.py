@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from marble.cli import terminal
+from marble.cli import paths, terminal
+from marble.errors import InputError
 
 
 def predict(
@@ -16,6 +17,11 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
 ) -> None:
     """Ask a trained model about slides or bags: one row each."""
+    paths.existing_folder(run_folder, "folder of a run")
+    if not any(source.exists() for source in sources):
+        raise InputError("no such slide, bag or store", where=sources[0])
+    if out is not None:
+        paths.output_file(out)
     from marble import files
     from marble.compute import describe
     from marble.prediction import Predictor, bags_of

@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from marble.cli import paths
+
 
 def report(
     runs: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and index.html.")] = Path("report"),
 ) -> None:
     """Tables, figures and a page from the stored predictions alone."""
+    paths.existing_folder(runs, "folder of runs")
+    paths.output_folder(out)
     write_and_show(runs, out)
 
 

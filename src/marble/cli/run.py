@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from marble.cli import terminal
+from marble.cli import paths, terminal
 from marble.cli.report import write_and_show
 
 
@@ -19,6 +19,11 @@ def run(
     allow_drift: Annotated[bool, typer.Option(help="Resume runs that another version started; stamped.")] = False,
 ) -> None:
     """Train and evaluate every model on every split, then write the report. Start it again to go on."""
+    paths.existing_file(experiment, "experiment file")
+    paths.output_folder(out)
+    from marble.specs import read_toml
+
+    read_toml(experiment)  # a slip in its syntax is said before torch is loaded
     from marble.cli.live import follow
     from marble.compute import Executor, Inline, Processes
     from marble.experiment import Experiment
@@ -28,7 +33,7 @@ def run(
     planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
     typer.echo(loaded.cohort(out).summary())
     executor: Executor = Inline() if workers == 1 else Processes(workers, threads_per_worker=threads)
-    with follow(loaded.name, planned, workers, terminal.console) as tell:
+    with follow(loaded.name, planned, workers, terminal.console()) as tell:
         outcomes = run_all(planned, executor, tell)
     if any(outcome.ok for outcome in outcomes):
         write_and_show(out / loaded.name, out / loaded.name / "report")

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from marble.cli import paths
+
 _COLUMNS = "Columns of the table, where their names are not known"
 _ROWS = "Rows of the table"
 
@@ -62,6 +64,12 @@ def split(
     ] = None,
 ) -> None:
     """Divide patients into train, validation and test; or audit somebody's split file with --check."""
+    if cohort is not None:
+        paths.existing_file(cohort, "table")
+    if check is not None:
+        paths.existing(check)
+    if out is not None:
+        paths.output_folder(out)
     from marble.cohorts import audit, holdout, kfold, read_cohort, write_splits
     from marble.errors import InputError
     from marble.specs import unknown_choice

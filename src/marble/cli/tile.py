@@ -7,17 +7,20 @@ from typing import Annotated
 
 import typer
 
-from marble.cli import terminal
+from marble.cli import paths, terminal
 from marble.cli.slide_options import (
+    Coverage,
     Magnifications,
     Mpp,
     MppCsv,
     Outlines,
+    Set,
     Sources,
+    SpecFile,
     TilePx,
     Upsample,
-    pixel_sizes,
-    pyramid_spec,
+    extract_spec,
+    settings,
 )
 
 
@@ -26,25 +29,48 @@ def tile(
     out: Annotated[Path, typer.Option(help="Folder for previews and tissue outlines.")],
     magnifications: Magnifications = None,
     mpp: Mpp = None,
-    tile_px: TilePx = 256,
-    allow_upsample: Upsample = False,
+    tile_px: TilePx = None,
+    coverage: Coverage = None,
+    spec: SpecFile = None,
+    pairs: Set = None,
+    allow_upsample: Upsample = None,
     mpp_csv: MppCsv = None,
     outlines: Outlines = None,
 ) -> None:
     """Find tissue and lay the lattice, without embedding: a picture and a GeoJSON file per slide."""
+    paths.sources(sources)
+    paths.output_folder(out)
+    if mpp_csv is not None:
+        paths.existing_file(mpp_csv, "table")
+    if outlines is not None:
+        paths.existing_folder(outlines, "folder of outlines")
+    wanted = settings(
+        spec,
+        pairs,
+        magnifications=magnifications,
+        mpp=mpp,
+        tile_px=tile_px,
+        coverage=coverage,
+        allow_upsample=allow_upsample,
+    )
+
     from marble.compute import describe
+    from marble.errors import InputError
     from marble.extract import find_slides
     from marble.extract.preview import write_preview
+    from marble.slides.mpp import mpp_of, read_mpp_csv
 
-    spec = pyramid_spec(magnifications, mpp, tile_px, allow_upsample)
+    chosen = extract_spec(wanted, spec)
     found = find_slides(sources)
-    sizes = pixel_sizes(mpp_csv)
+    if not found:
+        raise InputError("no slides to tile", where=sources[0], hint="Give slide files, or folders that hold some")
+    sizes = {} if mpp_csv is None else read_mpp_csv(mpp_csv)
     failed, rows = [], []
     with terminal.progress("tiling", len(found)) as bar:
         for path in found:
             try:
                 result = write_preview(
-                    path, spec, out, mpp=sizes.get(path.name, sizes.get(path.stem)), outlines=outlines
+                    path, chosen.pyramid, out, tissue_spec=chosen.tissue, mpp=mpp_of(path, sizes), outlines=outlines
                 )
             except Exception as error:  # the other slides are still tiled
                 failed.append((str(path), describe(error)))

@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from marble.cli import paths
+
 
 def verify(target: Annotated[Path, typer.Argument(help="A store, a run, or a folder of runs.")]) -> None:
     """Hash everything again and name each fault. Exit code 1 if there is one."""
+    paths.existing_folder(target)
     from marble.verify import verify_path
 
     result = verify_path(target)

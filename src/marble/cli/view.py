@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from marble.cli import paths
+
 
 def view(
     source: Annotated[Path, typer.Argument(metavar="RUNS_OR_STORE", help="Folder of runs, a store, or one with both.")],
@@ -19,6 +21,9 @@ def view(
     ] = None,
 ) -> None:
     """Look at slides, attention and results in the browser; nothing leaves this machine."""
+    for folder in (source, slides, store):
+        if folder is not None:
+            paths.existing_folder(folder)
     from marble.viewer.serve import serve
 
     serve(source, slides=slides, store=store, host=host, port=port, token=token, tell=typer.echo)

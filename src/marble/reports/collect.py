@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ class Results:
     spec: TaskSpec
     task: Task
     models: tuple[ModelResults, ...]
+    left_out: tuple[int, ...] = ()  # repeats that some model has not finished; the table compares the others
 
     @property
     def metric_names(self) -> list[str]:
@@ -131,8 +132,9 @@ def collect(root: str | Path) -> Results:
         about = record["about"]
         by_key[about["model"]][about["variant"]].append(_repeat(folder, record))
     models = tuple(_chosen(key, variants) for key, variants in by_key.items())
+    models, left_out = _finished_by_all(models, root)
     _require_same_splits(models, root)
-    return Results(experiments.pop(), spec, spec.build(), _reference_first(models))
+    return Results(experiments.pop(), spec, spec.build(), _reference_first(models), left_out)
 
 
 def _repeat(folder: Path, record: dict[str, Any]) -> Repeat:
@@ -164,6 +166,34 @@ def _chosen(key: str, variants: dict[str, list[Repeat]]) -> ModelResults:
         candidates = [repeat for repeats in ordered.values() for repeat in repeats if repeat.number == number]
         chosen.append(max(candidates, key=lambda repeat: repeat.selected_on))
     return ModelResults(key, tuple(chosen), ordered if len(ordered) > 1 else {})
+
+
+def _finished_by_all(
+    models: Sequence[ModelResults], root: str | Path
+) -> tuple[tuple[ModelResults, ...], tuple[int, ...]]:
+    """The models with the repeats that each of them has finished, and the numbers of the other repeats."""
+    numbers = [
+        {repeat.number for repeat in repeats}
+        for model in models
+        for repeats in (model.variants.values() if model.variants else (model.repeats,))
+    ]
+    common, all_of_them = set.intersection(*numbers), set.union(*numbers)
+    if not common:
+        raise RunError(
+            "no repeat was finished by all models", where=root, hint="Finish the experiment's runs with `marble run`"
+        )
+    kept = tuple(
+        replace(
+            model,
+            repeats=tuple(repeat for repeat in model.repeats if repeat.number in common),
+            variants={
+                name: tuple(repeat for repeat in repeats if repeat.number in common)
+                for name, repeats in model.variants.items()
+            },
+        )
+        for model in models
+    )
+    return kept, tuple(sorted(all_of_them - common))
 
 
 def _require_same_splits(models: Sequence[ModelResults], root: str | Path) -> None:

@@ -114,7 +114,7 @@ def caption(comparison: Comparison) -> str:
         f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. "
         f"Slides in: {counts['in']}, used: {counts['used']}, excluded: {excluded}."
     )
-    text += _undrawn(comparison)
+    text += _undrawn(comparison) + _unfinished(comparison)
     said = results.task.caption([repeat.calibration for model in results.models for repeat in model.repeats])
     text += f" {said}" if said else ""
     if comparison.tested and results.reference is not None:
@@ -122,6 +122,14 @@ def caption(comparison: Comparison) -> str:
     if any(repeat.record["fit"]["drift"] for model in results.models for repeat in model.repeats):
         text += " DRIFT: some runs were resumed by another version than started them."
     return text
+
+
+def _unfinished(comparison: Comparison) -> str:
+    """Which repeats are not in the table because some model has not finished them."""
+    numbers = comparison.results.left_out
+    if not numbers:
+        return ""
+    return f" MISSING: repeats {', '.join(map(str, numbers))}, which not every model has finished."
 
 
 def _undrawn(comparison: Comparison) -> str:

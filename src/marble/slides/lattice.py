@@ -64,7 +64,7 @@ class PyramidSpec(Spec):
     def _check(self) -> Self:
         if bool(self.magnifications) == bool(self.mpps):
             raise ValueError("give magnifications or mpps, and not both")
-        if min(self.asked_mpps) <= 0:
+        if min(self.mpps or self.magnifications) <= 0:
             raise ValueError("magnifications and mpps must be positive")
         if self.coverage and len(self.coverage) != self.depth:
             raise ValueError(f"{len(self.coverage)} coverage thresholds for {self.depth} levels")
