@@ -8,7 +8,7 @@ DEMO   ?= demo-out
 JOBS   ?= 2
 OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 
-.PHONY: help setup demo test check bench docs browser-test reliability-test slow-test clean
+.PHONY: help setup demo test check bench docs browser-test reliability-test slow-test sanitize clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,6 +58,12 @@ reliability-test: setup ## crash, corruption and resource gates
 
 slow-test: setup ## what takes minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+sanitize: setup ## the kernels' tests with the address and undefined-behaviour sanitizers
+	CXXFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" $(BIN)/python -m marble.native.build
+	@trap '$(BIN)/python -m marble.native.build' EXIT; \
+	  LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/python -m pytest -n 0 --timeout 3600 -m 'not slow' tests/models/ssm tests/ground/test_native.py
 
 browser-test: setup ## the viewer in a real browser
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y chromium; } \

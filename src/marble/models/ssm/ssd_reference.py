@@ -76,7 +76,7 @@ def recurrence(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor
         B_h, C_h = B_t.repeat_interleave(share, 0), C_t.repeat_interleave(share, 0)  # (H, N)
         S = torch.exp(dt_t * A)[:, None, None] * S + (dt_t[:, None] * x_t)[:, :, None] * B_h[:, None, :]
         y.append((S * C_h[:, None, :]).sum(-1) + D[:, None] * x_t)
-    return torch.stack(y), S
+    return torch.stack(y) if y else torch.zeros_like(x), S
 
 
 def softplus(x: Tensor) -> Tensor:
