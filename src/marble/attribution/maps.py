@@ -11,7 +11,7 @@ from torch import Tensor
 
 from marble.attribution.gradient import gradient_times_input
 from marble.attribution.lifting import attention_by_level
-from marble.attribution.occlusion import branch_occlusion
+from marble.attribution.occlusion import OnTile, branch_occlusion
 from marble.attribution.scores import score_of
 from marble.attribution.tile_map import Boxes, TileMap
 from marble.bags.bag import Bag
@@ -36,12 +36,19 @@ class Explanation:
 
 
 def explain(
-    predictor: Predictor, bag: Bag, mode: str = "attention", target: str | None = None, *, level: int = 0
+    predictor: Predictor,
+    bag: Bag,
+    mode: str = "attention",
+    target: str | None = None,
+    *,
+    level: int = 0,
+    on_tile: OnTile | None = None,
 ) -> Explanation:
     """Predict, and say why.
 
     `attention` and `gradient` give a map for every level the model reads or that holds what it reads; `occlusion`
-    costs one prediction per tile and gives the map of `level` alone. `target` is the predicted class unless named.
+    costs one prediction per tile (`on_tile` hears of each) and gives the map of `level` alone. `target` is the
+    predicted class unless named.
     """
     if mode not in MODES:
         raise InputError(unknown_choice("mode", mode, list(MODES)))
@@ -58,7 +65,7 @@ def explain(
         return Explanation(answer, "gradient", target, tile_maps(bag, "gradient x input", values, signed=True))
     if not 0 <= level < bag.depth:
         raise InputError(f"the bag has levels 0 to {bag.depth - 1}, not {level}", where=bag.slide_id)
-    values = {level: branch_occlusion(predictor.model, bag, score, level=level)}
+    values = {level: branch_occlusion(predictor.model, bag, score, level=level, on_tile=on_tile)}
     return Explanation(answer, "occlusion", target, tile_maps(bag, "branch occlusion", values, signed=True))
 
 

@@ -17,6 +17,7 @@ from marble.bags.provenance import SlideIdentity
 from marble.bags.store import BagRecord, BagStore
 from marble.errors import BagError, InputError
 from marble.extract.source import find_slides, name_clashes, slide_id_of
+from marble.tasks.base import Task
 from marble.training.job import TaskSpec
 from marble.training.results import find_runs, read_cases, read_run
 from marble.training.run import Run
@@ -55,8 +56,48 @@ class RunEntry:
         return f"{about.get('model', self.record['model']['name'])} {about.get('variant', '')}".strip()
 
     @property
+    def task(self) -> Task:
+        return Run(self.folder, self.record).task
+
+    @property
+    def repeat(self) -> int:
+        return int(self.record["about"].get("repeat", 0))
+
+    @property
     def name(self) -> str:
-        return f"{self.model}, repeat {self.record['about'].get('repeat', 0)}"
+        return f"{self.model}, repeat {self.repeat}"
+
+    def part_of(self, slide: SlideEntry) -> str:
+        """Which part of this run a slide was in: test, val, train, or new if it was in none."""
+        if slide.slide_id in self.stored:
+            return self.stored[slide.slide_id].part
+        return "train" if slide.case_id and slide.case_id in self.record["train_cases"] else "new"
+
+
+@dataclass(frozen=True)
+class StoredBag:
+    """One of a slide's bags: a store holds one, and two stores may have laid their tiles differently."""
+
+    key: str
+    store: BagStore
+    record: BagRecord = field(repr=False)
+
+    @property
+    def slide_id(self) -> str:
+        return self.record.slide_id
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """How many of each level, coarsest first."""
+        return tuple(level.tokens for level in self.record.levels)
+
+    @property
+    def identity(self) -> SlideIdentity | None:
+        """The slide the bag was made from."""
+        return None if self.record.provenance is None else self.record.provenance.slide
+
+    def load(self) -> Bag:
+        return self.store.load(self.slide_id)
 
 
 @dataclass(frozen=True)
@@ -66,20 +107,14 @@ class SlideEntry:
     key: str
     slide_id: str
     file: Path | None
-    stores: tuple[BagStore, ...]
-    record: BagRecord | None = None  # of the first store that has it
+    bags: tuple[StoredBag, ...]
     case_id: str = ""
     truth: str = ""
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """How many of each level, coarsest first."""
-        return () if self.record is None else tuple(level.tokens for level in self.record.levels)
-
-    @property
-    def identity(self) -> SlideIdentity | None:
-        """The slide the bag was made from."""
-        return None if self.record is None or self.record.provenance is None else self.record.provenance.slide
+        """How many of each level, coarsest first, in the first store that has the slide."""
+        return self.bags[0].tiles if self.bags else ()
 
 
 @dataclass(frozen=True)
@@ -99,15 +134,18 @@ class Registry:
     runs: dict[str, RunEntry]
     experiments: dict[str, Experiment]
 
-    def bag(self, slide: SlideEntry, run: RunEntry | None = None) -> Bag:
-        """The slide's bag; for a run, the one that was made like its training bags."""
-        if not slide.stores:
+    def bag(self, slide: SlideEntry, run: RunEntry | None = None) -> StoredBag:
+        """The slide's bag; for a run, the one that was made like its training bags.
+
+        Where there is none such, the first is taken, and the prediction says that it was made otherwise.
+        """
+        if not slide.bags:
             raise BagError("no bag of this slide here")
-        fitting = slide.stores
+        fitting = slide.bags
         if run is not None:
             wanted = Run(run.folder, run.record).provenance.recipe()
-            fitting = tuple(store for store in slide.stores if store.common().recipe() == wanted) or slide.stores
-        return fitting[0].load(slide.slide_id)
+            fitting = tuple(one for one in slide.bags if one.store.common().recipe() == wanted) or slide.bags
+        return fitting[0]
 
 
 def build_registry(source: Path, slides: Path | None = None, store: Path | None = None) -> Registry:
@@ -124,19 +162,18 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
     experiments, runs = _runs(folders)
     files = _files(slides)
     truths = _truths(folders)
-    first: dict[str, BagRecord] = {}
-    homes: dict[str, list[BagStore]] = {}
+    bags: dict[str, list[StoredBag]] = {}
     for one in stores:
+        key = key_of("bag", one.root)
         for record in one.records():
             if record.status == "ok":
-                homes.setdefault(record.slide_id, []).append(one)
-                first.setdefault(record.slide_id, record)
+                bags.setdefault(record.slide_id, []).append(StoredBag(key, one, record))
     entries = [
         SlideEntry(
-            key_of("slide", slide_id), slide_id, files.get(slide_id), tuple(homes.get(slide_id, ())),
-            first.get(slide_id), *truths.get(slide_id, ("", "")),
+            key_of("slide", slide_id), slide_id, files.get(slide_id), tuple(bags.get(slide_id, ())),
+            *truths.get(slide_id, ("", "")),
         )
-        for slide_id in sorted({*homes, *truths})
+        for slide_id in sorted({*bags, *truths})
     ]  # fmt: skip
     return Registry({entry.key: entry for entry in entries}, runs, experiments)
 

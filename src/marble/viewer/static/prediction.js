@@ -1,7 +1,9 @@
 // The prediction panel: probabilities or a survival curve, and how sure the model is of its order.
 
-export function showPrediction(box, name, said) {
-  box.replaceChildren(text("h3", name));
+export function showPrediction(box, option, said) {
+  const heading = text("h3", option.textContent);
+  if (option.dataset.part === "train") heading.append(text("span", "training slide", "mark"));
+  box.replaceChildren(heading);
   const chances = Object.entries(said.readout).filter(([key]) => key.startsWith("p_"));
   for (const [key, value] of chances) box.append(chance(key.slice(2), value, key.slice(2) === said.label));
   if (said.label !== null) box.append(text("p", `predicted ${said.label} (${said.rule})`));
