@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,6 +25,8 @@ from marble.cli.slide_options import (
     weight_files,
 )
 
+IdFrom = Literal["stem", "path"]
+
 
 def extract(
     sources: Sources,
@@ -45,11 +47,17 @@ def extract(
     max_missing: Annotated[float | None, typer.Option(help="Share of tiles that may lack pixels (0.01).")] = None,
     workers: Annotated[int, typer.Option(help="Slides side by side, in processes of their own.", min=1)] = 1,
     threads: Annotated[int, typer.Option(help="Threads of each; 0 takes every core.", min=0)] = 0,
-    timeout: Annotated[float | None, typer.Option(help="Give up on a slide after this many seconds.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Give up on a slide after this many seconds.", min=0)] = None,
+    stall: Annotated[float, typer.Option(help="... or after so many seconds without a tile; 0: never.", min=0)] = 900,
+    cpu_time: Annotated[float, typer.Option(help="... or so many seconds of processor time; 0: never.", min=0)] = 0,
+    memory: Annotated[float, typer.Option(help="GiB a slide may take beyond the encoder; 0: any.", min=0)] = 4,
+    recycle: Annotated[int, typer.Option(help="Start a fresh worker process after so many slides.", min=1)] = 64,
     allow_upsample: Upsample = None,
     mpp_csv: MppCsv = None,
     manifest: Annotated[Path | None, typer.Option(help="sha256 list; a slide that differs is refused.")] = None,
     outlines: Outlines = None,
+    id_from: Annotated[IdFrom, typer.Option(help="Slide ids: the file's stem, or its path below SOURCES.")] = "stem",
+    replace: Annotated[bool, typer.Option(help="Replace bags of other slides that have the same id.")] = False,
     hash_source: Annotated[bool, typer.Option("--hash", help="Put each slide's SHA-256 into its record.")] = False,
 ) -> None:
     """Slides -> bags: one nested lattice, every tile embedded, resumable. Start it again to go on."""
@@ -76,26 +84,30 @@ def extract(
         max_missing=max_missing,
     )
 
-    from marble.compute import Executor, Inline, Processes
-    from marble.extract import BatchProgress, Machine, Progress, extract_many, find_slides
+    from functools import partial
+
+    from marble.compute import Limits, Processes
+    from marble.extract import BatchProgress, Machine, Progress, extract_many, find_slides, ids_of, load_encoders
+    from marble.identifiers import printable
 
     chosen = extract_spec(wanted, spec)
     for caution in chosen.cautions():
         typer.secho(f"caution: {caution}", err=True, fg=typer.colors.YELLOW)
     found = find_slides(sources)
     machine = Machine(device, threads, local, allow_download)
-    alone = workers == 1 and timeout is None
-    executor: Executor = Inline() if alone else Processes(workers, timeout_s=timeout)
+    # Slides are always read in processes of their own: a decoder that crashes or hangs costs one slide.
+    limits = Limits(int(memory * 2**30) or None, cpu_time or None, timeout or None, stall or None, recycle)
+    executor = Processes(workers, limits=limits, prepare=partial(load_encoders, chosen, machine))
     with terminal.progress("extracting", len(found)) as bar:
 
         def ended(at: BatchProgress) -> None:
             left = terminal.duration(at.seconds_left)
-            bar(f"{at.last.slide_id}: {at.last.status}, {at.tiles_per_s:.0f} tiles/s, {left} left")
+            bar(f"{printable(at.last.slide_id)}: {at.last.status}, {at.tiles_per_s:.0f} tiles/s, {left} left")
 
         def under_way(at: Progress) -> None:
             left = terminal.duration(at.seconds_left)
             said = f"{at.done:,} of {at.total:,} tiles, {at.tiles_per_s:.0f} tiles/s, {left} left"
-            bar.within(at.done, at.total, f"{at.slide_id}: {said}")
+            bar.within(at.done, at.total, f"{printable(at.slide_id)}: {said}")
 
         summary = extract_many(
             found,
@@ -107,9 +119,11 @@ def extract(
             manifest=manifest,
             outlines=outlines,
             hash_source=hash_source,
+            ids=ids_of(found, sources, id_from),
+            replace=replace,
             on_slide=ended,
             on_tiles=under_way,
         )
-    rows = [(o.slide_id, o.status, o.tiles, o.reason or "") for o in summary.outcomes]
+    rows = [(printable(o.slide_id), o.status, o.tiles, printable(o.reason or "")) for o in summary.outcomes]
     terminal.table(f"bags in {summary.store}", ["slide", "status", "tiles", "reason"], rows)
-    terminal.failures([(str(o.path), str(o.reason)) for o in summary.outcomes if o.status == "failed"])
+    terminal.failures([(printable(o.path), printable(o.reason)) for o in summary.outcomes if o.status == "failed"])

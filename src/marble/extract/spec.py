@@ -96,6 +96,11 @@ def load_encoders(spec: ExtractSpec, machine: Machine) -> list[Encoder]:
     ]
 
 
+def forget_encoders() -> None:
+    """Let go of what `load_encoders` keeps, where other processes do the work."""
+    _loaded.cache_clear()
+
+
 @lru_cache(maxsize=4)
 def _loaded(
     name: str,

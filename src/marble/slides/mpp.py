@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marble.errors import SlideError, TableError
+from marble.identifiers import slide_id_of
 
 MIN_MPP, MAX_MPP = 0.05, 20.0
 MAX_ASPECT = 0.02
@@ -98,9 +99,9 @@ def read_mpp_csv(path: str | Path) -> dict[str, float]:
 
 
 def mpp_of(path: str | Path, sizes: Mapping[str, float]) -> float | None:
-    """The row for this slide, by file name first, then by stem."""
+    """The row for this slide, by file name first, then by slide id, then by stem."""
     file = Path(path)
-    return sizes.get(file.name, sizes.get(file.stem))
+    return next((sizes[name] for name in (file.name, slide_id_of(file), file.stem) if name in sizes), None)
 
 
 def _require_agreement(size: PixelSize, power: float, path: Path) -> None:

@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 
 from marble.errors import SlideError
+from marble.identifiers import slide_id_of
 from marble.slides.mpp import PixelSize, pixel_size
 from marble.slides.readers.image import ImagePlanes
 from marble.slides.readers.jpeg_tiles import jpeg_tiles
@@ -83,8 +84,8 @@ class Slide:
 
     @property
     def name(self) -> str:
-        """The file's stem."""
-        return self.path.stem
+        """The slide's id, from its file's name."""
+        return slide_id_of(self.path)
 
     @property
     def l0_size_px(self) -> tuple[int, int]:

@@ -16,7 +16,8 @@ from marble.bags.bag import Bag
 from marble.bags.provenance import SlideIdentity
 from marble.bags.store import BagRecord, BagStore
 from marble.errors import BagError, InputError
-from marble.extract.source import find_slides, name_clashes, slide_id_of
+from marble.extract.source import find_slides, name_clashes
+from marble.identifiers import slide_id_of
 from marble.tasks.base import Task
 from marble.training.job import TaskSpec
 from marble.training.results import find_runs, read_cases, read_run
