@@ -42,9 +42,11 @@ class Level:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", _tensor(self.features))
-        object.__setattr__(self, "cells", _tensor(self.cells).to(torch.int32))
+        object.__setattr__(self, "cells", _whole_numbers(_tensor(self.cells), "cells").to(torch.int32))
         if self.parent is not None:
-            object.__setattr__(self, "parent", _tensor(self.parent).to(torch.int64))
+            object.__setattr__(self, "parent", _whole_numbers(_tensor(self.parent), "parent").to(torch.int64))
+        if self.ratio is not None and (type(self.ratio) is not int or not 1 <= self.ratio <= MAX_RATIO):
+            raise BagError(f"ratio must be a whole number in 1 to {MAX_RATIO}, got {self.ratio!r}")
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -132,6 +134,20 @@ class Bag:
 
 def _tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
+def _whole_numbers(values: Tensor, name: str) -> Tensor:
+    """The same numbers, if they are whole and fit; a cell of 1.5 is a mistake, not cell 1."""
+    if values.dtype == torch.int32 or values.numel() == 0:
+        return values
+    if values.dtype.is_complex or values.dtype == torch.bool:
+        raise BagError(f"{name} must be whole numbers, got {values.dtype}")
+    limit = 2**31 if name == "cells" else 2**62
+    fits = (values >= -limit) & (values < limit) & ((values == values.floor()) if values.is_floating_point() else True)
+    if not bool(fits.all()):
+        row = int((~fits).reshape(len(values), -1).any(dim=1).nonzero()[0]) if values.ndim else 0
+        raise BagError(f"{name} must be whole numbers, got {values[row].tolist()} in row {row}")
+    return values
 
 
 def _validated(slide_id: str, levels: tuple[Level, ...]) -> tuple[Level, ...]:

@@ -109,7 +109,7 @@ def test_a_plain_jpeg_that_lacks_data_is_refused(how: str, options: dict[str, in
     with Slide.open(path, mpp=0.5) as slide:
         assert slide.l0_size_px == (700, 500)
     path.write_bytes(damaged(path.read_bytes(), how))
-    with pytest.raises(SlideError, match="lacks picture data|cannot be decoded|cannot be read"):
+    with pytest.raises(SlideError, match=r"lacks picture data|cannot be decoded|cannot be read"):
         Slide.open(path, mpp=0.5)
 
 
@@ -121,7 +121,7 @@ def test_a_png_that_lacks_data_is_refused(how: str, share: float, tmp_path: Path
     data = path.read_bytes()
     at = int(len(data) * share)
     path.write_bytes(data[:at] if how == "cut" else data[:at] + bytes(min(64, len(data) - at)) + data[at + 64 :])
-    with pytest.raises(SlideError, match="lacks picture data|cannot be decoded|cannot be read|neither"):
+    with pytest.raises(SlideError, match=r"lacks picture data|cannot be decoded|cannot be read|neither"):
         Slide.open(path, mpp=0.5)
 
 
@@ -144,9 +144,8 @@ def test_no_whole_stream_is_called_damaged(kind: str, sampling: str, optimised: 
             assert judge(bytes(stream)) is Whole.YES, (width, height, quality)
 
 
-def test_real_slides_lack_nothing(tmp_path: Path) -> None:
-    folder = Path("/work/shared/data/slides")
-    for path in sorted(folder.glob("*.tiff")) + sorted(folder.glob("*.svs")) if folder.is_dir() else []:
+def test_real_slides_lack_nothing(shared_data: Path) -> None:
+    for path in sorted((shared_data / "slides").iterdir()):
         with Slide.open(path, mpp=0.5) as slide:
             width, height = slide.l0_size_px
             for y in range(0, height, 4096):

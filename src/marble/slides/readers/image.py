@@ -65,7 +65,11 @@ def _require_whole(path: Path, kind: str | None) -> None:
     judges = {"JPEG": lambda: judge(path.read_bytes()) is not Whole.NO, "PNG": lambda: png_is_whole(path)}
     whole = judges[kind]() if kind in judges else True
     if not whole:
-        raise SlideError("truncated or damaged: it lacks picture data", where=path, hint="Copy or export it again")
+        raise SlideError(
+            "cannot be decoded: it is truncated or damaged and lacks picture data",
+            where=path,
+            hint="Copy or export it again",
+        )
 
 
 def _on_white(image: Image.Image) -> Pixels:
