@@ -80,8 +80,8 @@ def test_two_patient_columns_that_disagree_are_an_error(tmp_path: Path) -> None:
     assert "'case_id' and 'patient_id' both name patients" in refused(table, "--out", tmp_path / "out")
     assert "row 2" in refused(table, "--out", tmp_path / "out")
     same = write(tmp_path / "same.csv", two_slides_each("case_id,slide,label").replace("label", "label,Patient", 1))
-    text = same.read_text().splitlines()
-    write(same, "\n".join([text[0], *(f"{row},{row[:3].lower()}" for row in text[1:])]))
+    header, *rows = same.read_text().splitlines()
+    write(same, "\n".join([header, *(f"{row},{row[:3].lower()}" for row in rows)]))
     assert split(same, "--out", tmp_path / "same").exit_code == 0
 
 
