@@ -172,9 +172,9 @@ def safe_cell(text: str) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """The text as a cell of a Markdown table: one line, no markup of its own, no HTML."""
+    """The text as a cell of a Markdown table: one line, no HTML, no link, no end of the cell within it."""
     plain = html.escape(" ".join(text.split()), quote=False)
-    return re.sub(r"([\\`*_\[\]|~])", r"\\\1", plain)
+    return re.sub(r"([\\`|]|(?<=\])[(\[:])", r"\\\1", plain)
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

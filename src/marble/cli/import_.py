@@ -23,6 +23,9 @@ def import_(
     units: Annotated[str | None, typer.Option(help="Of the coordinates: px or um.")] = None,
     anchor: Annotated[str | None, typer.Option(help="Of the coordinates: top-left or centre.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tool that wrote the files, if not recognised.")] = None,
+    no_coordinates: Annotated[
+        bool, typer.Option("--no-coordinates", help="One level without places, for models that read none.")
+    ] = False,
 ) -> None:
     """Features of TRIDENT, CLAM, STAMP, Slideflow and others -> bags with parents, and an audit of their grids."""
     sides = None if extents is None else numbers(extents, "--extents")
@@ -48,6 +51,7 @@ def import_(
         units=units,
         anchor=anchor,
         layout=layout,
+        no_coordinates=no_coordinates,
         executor=Processes(1, timeout_s=300),  # a file that hangs or kills the HDF5 library costs only itself
     )
     typer.echo(result.verdict())

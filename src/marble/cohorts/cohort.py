@@ -166,9 +166,6 @@ class Cohort:
         if not case.case_id or not case.slides:
             what = f"case '{case.case_id}' has no slide" if case.case_id else "a case without an id"
             raise self._fault(what, "Give every case an id and at least one slide")
-        parted = next((slide for slide in case.slides if ";" in slide), None)
-        if parted is not None:
-            raise self._fault(f"slide '{parted}' has a semicolon, which parts slides in predictions.csv", "Rename it")
         strangers = set(case.slide_targets) - set(case.slides)
         if strangers:
             raise self._fault(f"case '{case.case_id}' has a target for '{min(strangers)}', not its slide", "Remove it")

@@ -74,11 +74,7 @@ class Reading:
 
     def slide_id(self, table: Table, row: Row, column: str) -> str:
         """The slide of a row: the cell without folder and extension."""
-        slide_id = slide_id_of(self._id(table, row, column))
-        if ";" in slide_id:
-            what = f"slide '{slide_id}' has a semicolon, which parts slides in predictions.csv"
-            raise table.fault(row, column, what, "Rename the slide's file, and the slide here")
-        return slide_id
+        return slide_id_of(self._id(table, row, column))
 
     def case_id(self, table: Table, row: Row, column: str | None, slide_id: str | None) -> str:
         """The patient of a row: the cell, cut to the patient part of a TCGA barcode; or from the slide's barcode."""

@@ -44,7 +44,7 @@ def _export(bag: Bag, out: Path, where: Path) -> Iterator[Path]:
         raise BagError(
             "the bag does not know its tiles' size or place on the slide, which the format needs",
             where=where,
-            hint="Import it again with the option `tile_px`, the side of a tile as it was encoded",
+            hint="Import it again from files with coordinates, with --tile-px, the side of a tile as it was encoded",
         )
     name = f"{file_stem(bag.slide_id)}.h5"
     for k, geometry in enumerate(provenance.levels):

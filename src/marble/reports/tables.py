@@ -7,7 +7,7 @@ from typing import Any
 
 from marble.reports.collect import ModelResults
 from marble.reports.compare import Cell, Comparison, ModelRow
-from marble.tabular import csv_text, safe_cell
+from marble.tabular import csv_text, markdown_cell, safe_cell
 from marble.tasks.base import Undefined
 
 MENTIONED = 0.05  # share of repeats without a value in the samples behind an interval
@@ -77,7 +77,7 @@ def table_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 def table_markdown(comparison: Comparison) -> str:
     header, body = table_rows(comparison)
     lines = [header, ["---"] * len(header), *body]
-    escaped = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    escaped = ["| " + " | ".join(map(markdown_cell, line)) + " |" for line in lines]
     return "\n".join(escaped) + "\n\n" + caption(comparison) + "\n"
 
 
