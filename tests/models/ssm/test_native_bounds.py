@@ -158,11 +158,11 @@ def test_no_tokens_give_no_outputs_and_no_gradient(
         assert not gradient.any()
 
 
-@pytest.mark.parametrize("path", ["torch", pytest.param("native", marks=needs_kernel)])
+@pytest.mark.parametrize("path", ["torch", "batched", pytest.param("native", marks=needs_kernel)])
 def test_a_block_of_no_tokens_gives_no_outputs_and_no_gradient(block: Mamba2, path: str) -> None:
     tokens = torch.empty(0, 16, requires_grad=True)
     weights = block.scan_weights()
-    out, state = fast_block(tokens, block.in_proj.weight, block.out_proj.weight, weights, block.shape, path == "native")
+    out, state = fast_block(tokens, block.in_proj.weight, block.out_proj.weight, weights, block.shape, path)
     assert out.shape == (0, 16)
     assert torch.equal(state, torch.zeros(4, 8, 16))
     used = [p for name, p in block.named_parameters() if name != "norm.weight"]
