@@ -51,7 +51,7 @@ def test_run_report_predict_verify(tmp_path: Path, kind: str, task: str) -> None
     assert "<script" not in page
     assert page.count("<img") >= (6 if task == "classification" else 3)
     rows = list(csv.DictReader((report / "table.csv").open()))
-    assert [row["model"] for row in rows] == ["marble", "abmil", "mean, chosen"]
+    assert [row["model"] for row in rows] == ["marble", "abmil", "mean, chosen", "probe", "tiles"]
     metric = "auc" if task == "classification" else "c_index"
     assert all(0 <= float(row[f"{metric}_low"]) <= float(row[f"{metric}_high"]) <= 1 for row in rows)
     assert rows[0][f"{metric}_p_holm"] == ""

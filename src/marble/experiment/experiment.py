@@ -17,7 +17,8 @@ from marble.cohorts.tables import read_cohort
 from marble.errors import InputError, RunError, SpecError
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
 from marble.experiment.stores import find_store
-from marble.models import COMMON, Recipe, model_class, model_options
+from marble.models import COMMON, Recipe, model_class, model_options, small
+from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec
@@ -38,11 +39,12 @@ class Experiment:
         """Read and check an experiment file; every name and option in it is checked before anything runs."""
         path = Path(path)
         spec = ExperimentSpec.from_toml(path)
-        keys = Counter(model.key for model in spec.models)
+        models = _with_baselines(spec)
+        keys = Counter(model.key for model in models)
         twice = [key for key, count in keys.items() if count > 1]
         if twice:
             raise SpecError(f"two models are called '{twice[0]}'", where=path, hint="Give one of them a `label`")
-        for model in spec.models:
+        for model in models:
             valid = sorted(model_options(model.name))
             for key in (*model.options, *model.choose):
                 if key not in valid:
@@ -110,7 +112,7 @@ class Experiment:
                 HeldOut(cases=tuple(parts["test"])).model_dump(mode="json"),
             )
             bags = _bags_hash(store, parts)
-            for model in self.spec.models:
+            for model in _with_baselines(self.spec):
                 for variant, options in _variants(model):
                     job = self._job(model, options, cohort, store, split, parts, bags, threads)
                     about = {
@@ -153,8 +155,8 @@ class Experiment:
         if "levels" in model_options(model.name) and "levels" not in options:
             options = {**options, "levels": len(record.levels)}
         name = model.recipe or self.spec.train.recipe
-        recipe, authors_options = self._recipe(model.name, name)
-        options = {**authors_options, **options}
+        recipe, fitting = self._recipe(model, name, sum(len(case.slides) for case in parts["train"]))
+        options = {**fitting, **options}
         return FitJob(
             model=model.name,
             options=options,
@@ -184,11 +186,22 @@ class Experiment:
             threads=threads,
         )
 
-    def _recipe(self, model: str, name: str) -> tuple[Recipe, dict[str, Any]]:
-        """The recipe, and the model's options that go with it unless the experiment sets them."""
+    def _recipe(self, model: ModelSpec, name: str, slides: int) -> tuple[Recipe, dict[str, Any]]:
+        """The recipe for so many training slides, and the options that go with it unless the experiment sets them."""
+        kind, changes = model_class(model.name), self.spec.train.changes()
+        options: dict[str, Any] = {}
         if name == "authors":
-            return model_class(model).as_authors(self.spec.task)
-        return replace(COMMON, **self.spec.train.changes()), {}
+            recipe, options = kind.as_authors(self.spec.task)
+            changes = {key: value for key, value in changes.items() if key == "standardise"}
+        elif name == "small":
+            recipe, options = small(slides), dict(kind.small_options)
+        else:
+            recipe = COMMON
+        if model.standardise is not None:
+            changes["standardise"] = model.standardise
+        if issubclass(kind, ClosedForm):  # solved, so only for losses that are convex
+            changes |= {"survival_loss": "cox", "class_loss": "cross-entropy"}
+        return replace(recipe, **changes), options
 
     def _synthetic(self, spec: CohortSpec, out: Path) -> tuple[Path, BagStore]:
         kind = spec.path.removeprefix(SYNTHETIC)
@@ -196,6 +209,12 @@ class Experiment:
             if kind == known:
                 return write_cohort(out / self.name / "cohort", known, spec.patients)
         raise SpecError(unknown_choice("synthetic cohort", kind, list(KINDS)), where=self.name)
+
+
+def _with_baselines(spec: ExperimentSpec) -> tuple[ModelSpec, ...]:
+    """The experiment's models, and the baselines that are not among them already."""
+    have = {model.name for model in spec.models}
+    return (*spec.models, *(ModelSpec(name=name) for name in spec.baselines if name not in have))
 
 
 def _cases(cohort: Cohort, patients: set[str], have: set[str]) -> list[CaseSpec]:

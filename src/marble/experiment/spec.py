@@ -14,6 +14,8 @@ from marble.training.trackers import Tracker
 
 SYNTHETIC = "synthetic:"
 
+RecipeName = Literal["common", "small", "authors"]
+
 
 class CohortSpec(Spec):
     """Which table, and how its columns are to be read where that is not known from the format.
@@ -64,9 +66,13 @@ class SplitSpec(Spec):
 
 
 class TrainSpec(Spec):
-    """Changes to the common recipe; what is not given stays the paper's."""
+    """Which recipe, and changes to it; what is not given stays as the recipe has it.
 
-    recipe: Literal["common", "authors"] = "common"
+    `standardise` holds for every recipe; the other changes are not made to the authors' recipes.
+    """
+
+    recipe: RecipeName = "common"
+    standardise: bool | None = None
     epochs: int | None = Field(default=None, ge=1)
     warmup: int | None = Field(default=None, ge=0)
     lr: float | None = Field(default=None, gt=0)
@@ -83,7 +89,7 @@ class TrainSpec(Spec):
     )
 
     def changes(self) -> dict[str, Any]:
-        names = ("epochs", "warmup", "lr", "weight_decay", "patience", "clip", "survival_loss")
+        names = ("standardise", "epochs", "warmup", "lr", "weight_decay", "patience", "clip", "survival_loss")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -93,13 +99,15 @@ class ModelSpec(Spec):
     Args:
         name: a name in `MODELS`.
         label: what tables call it; made from the options if not given.
-        recipe: `authors` trains this model as its authors did.
+        recipe: of this model alone; `authors` trains it as its authors did.
+        standardise: of this model alone.
         choose: {option: values}: every value is trained, and validation decides, separately in each split.
     """
 
     name: str
     label: str | None = None
-    recipe: Literal["common", "authors"] | None = None
+    recipe: RecipeName | None = None
+    standardise: bool | None = None
     choose: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
 
@@ -135,6 +143,9 @@ class ExperimentSpec(Spec):
     split: SplitSpec = SplitSpec()
     train: TrainSpec = TrainSpec()
     models: tuple[ModelSpec, ...] = Field(min_length=1)
+    baselines: tuple[str, ...] = Field(
+        default=("probe", "tiles"), description="models that every table has beside its own; [] for none"
+    )
     track: tuple[Tracker, ...] = Field(default=(), description="trackers of every run's history; no say in the results")
     paper: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="figures printed in the paper, by model and metric; shown in a marked column"

@@ -2,7 +2,7 @@
 
 from marble.models.base import BagModel, Output, Side
 from marble.models.originals.weights import load_reference
-from marble.models.recipe import COMMON, Recipe
+from marble.models.recipe import COMMON, Recipe, small
 from marble.models.registry import MODELS, build, model_class, model_options
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "load_reference",
     "model_class",
     "model_options",
+    "small",
 ]

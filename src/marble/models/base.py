@@ -60,6 +60,8 @@ class BagModel(nn.Module):
     #: how they trained it for survival, and with which of its options, where they did so in another way
     authors_survival_recipe: ClassVar[Recipe | None] = None
     authors_survival_options: ClassVar[Mapping[str, Any]] = {}
+    #: the options it is given by `recipe = "small"`
+    small_options: ClassVar[Mapping[str, Any]] = {}
     #: prefix in the original repository's state dict -> prefix in ours
     reference_names: ClassVar[Mapping[str, str]] = {}
     #: prefixes of tensors in original checkpoints that are not part of the model

@@ -16,6 +16,8 @@ from marble.specs import unknown_choice
 #: name -> "module:class"; imported only when built
 MODELS: dict[str, str] = {
     "marble": "marble.models.zoo.marble:Marble",
+    "probe": "marble.models.zoo.probe:Probe",
+    "tiles": "marble.models.zoo.probe:Tiles",
     "mean": "marble.models.zoo.pooling:MeanMIL",
     "max": "marble.models.zoo.pooling:MaxMIL",
     "abmil": "marble.models.zoo.abmil:ABMIL",

@@ -103,6 +103,13 @@ class Criterion(ABC):
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         """Mean loss of held-out cases, from their logits (n, outputs) at once; changes no state."""
 
+    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+        """The sum of the losses of training slides, from their logits (n, outputs) at once; changes no state.
+
+        For models that are solved, not trained step by step. A loss that is not convex in the logits has none.
+        """
+        raise RunError(f"{type(self).__name__} cannot be solved at once", hint="Train this model with another loss")
+
     def prime(self, slide_id: str, logits: Tensor, stream: str = "main") -> None:
         """Take note of a slide's prediction without a gradient; most losses have nothing to note."""
         del slide_id, logits, stream

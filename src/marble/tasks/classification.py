@@ -366,6 +366,9 @@ class ClassCriterion(Criterion):
         smoothing = 0.0 if stream == "main" else self._task.side_label_smoothing
         return self._losses(logits[None], torch.tensor([self._truth[slide_id]]), smoothing)[0]
 
+    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+        return self._losses(logits, torch.tensor([self._truth[slide_id] for slide_id in slide_ids])).sum()
+
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         """Mean over cases, weighted as in training."""
         if not targets:

@@ -87,7 +87,7 @@ class FitJob(Spec):
     dim: int = Field(gt=0)
     task: TaskSpec
     recipe: Recipe
-    recipe_name: Literal["common", "authors"] = "common"
+    recipe_name: Literal["common", "small", "authors"] = "common"
     store: str
     bags_sha256: str
     train: tuple[CaseSpec, ...] = Field(min_length=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,17 @@ from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.errors import NonFiniteError, RunError
 from marble.models import BagModel, Output
+from marble.models.statistics import measure
 from marble.tasks.base import Criterion, Task, Undefined
 from marble.tasks.cox import CoxGroup
-from marble.training.checkpoint import Checkpoint, newest, prune, save_checkpoint
-from marble.training.evaluate import columns, predict_cases
+from marble.training.averaging import WeightAverage
+from marble.training.checkpoint import Checkpoint, load_checkpoint, newest, prune, save_checkpoint
+from marble.training.evaluate import history_row, validate
 from marble.training.job import FitJob
 from marble.training.optim import Optimizer, learning_rate, plateau_factor
 from marble.training.precision import Precision
 from marble.training.prefetch import prefetch
+from marble.training.result import FitResult
 from marble.training.results import history_csv
 from marble.training.trackers import Trackers
 
@@ -89,6 +93,7 @@ class TrainingLoop:
         self.criterion: Criterion = task.criterion(self.target_of, self.patient_of)
         self.precision = Precision(self.recipe)
         self.optimizer = Optimizer(model, self.recipe, mixed=self.precision.mixed)
+        self.average = None if self.recipe.ema is None else WeightAverage(model, self.recipe.ema)
         self.slides = sorted(self.patient_of)
         self.group = job.task.group if isinstance(self.criterion, CoxGroup) else 1
         self.steps_per_epoch = -(-len(self.slides) // (self.recipe.accumulate * self.group))
@@ -103,6 +108,8 @@ class TrainingLoop:
             self._restore(found)
             self.trackers.write(self.at.history)
         else:
+            if self.recipe.standardise:
+                self.model.standardise(measure(bag for _, bag in prefetch(self.store.load, self.slides)))
             self._prime()
             self._save()
         while self.at.epoch < self.recipe.epochs and not self._patience_is_over():
@@ -165,6 +172,8 @@ class TrainingLoop:
                 hint="Lower the learning rate",
             ) from None
         self.at.step += 1
+        if self.average is not None:
+            self.average.after_step()
 
     def _group_loss(self, group: list[tuple[str, Output]]) -> Tensor | None:
         """The loss of the slides of one graph; None for a group in which no two patients can be compared."""
@@ -225,33 +234,31 @@ class TrainingLoop:
     # ---- validation and choice ---------------------------------------------------------------------------------
 
     def _validate(self, train_loss: float) -> None:
-        rows = predict_cases(self.model, self.store, self.job.val, self.task, self.job.val_orders)
-        logits = torch.stack([row.logits for row in rows])  # (n, outputs)
-        targets = [row.case.target.value() for row in rows]
-        metrics = self.task.metrics(targets, columns(rows, self.task))
+        with nullcontext() if self.average is None else self.average.in_place():
+            metrics, loss = validate(
+                self.model, self.store, self.job.val, self.task, self.criterion, self.job.val_orders
+            )
         metric = metrics[self.task.select_by]
         assert not isinstance(metric, Undefined)  # ruled out before the first step
-        loss = self.criterion.validation_loss(targets, logits)
-        val_loss = float("inf") if isinstance(loss, Undefined) else loss  # then it cannot break a tie, nor be chosen by
-        self._choose(float(metric), val_loss)
-        shown = {name: str(value) if isinstance(value, Undefined) else value for name, value in metrics.items()}
+        # a loss that is undefined cannot break a tie, nor be chosen by
+        self._choose(float(metric), float("inf") if isinstance(loss, Undefined) else loss)
         self.at.history.append(
-            {
-                "epoch": self.at.epoch,
-                "train_loss": train_loss,
-                "val_loss": str(loss) if val_loss == np.inf else val_loss,
-            }
-            | {f"val_{name}": value for name, value in shown.items()}
+            history_row(self.at.epoch, train_loss, metrics, loss)
             | {"lr": self.rate(max(0, self.at.step - 1)), "best": self.at.best_epoch == self.at.epoch}
         )
 
     def _choose(self, metric: float, loss: float) -> None:
         """A better metric wins; among equal metrics the lower loss. Patience counts epochs without a better metric.
 
-        Before the recipe's first epoch of choice nothing is chosen, and patience does not begin.
+        Before the recipe's first epoch of choice nothing is chosen, and patience does not begin. A recipe that keeps
+        the last epoch chooses nothing else, and has no patience to lose.
         """
         self.at.epoch += 1
         if self.at.epoch < min(self.recipe.choose_from, self.recipe.epochs):
+            return
+        if self.recipe.select_by == "last":
+            if self.at.epoch == self.recipe.epochs:
+                self.at.best_epoch, self.at.best_metric, self.at.best_loss = self.at.epoch, metric, loss
             return
         by_loss = self.recipe.select_by == "loss"
         better = loss < self.at.best_loss if by_loss else metric > self.at.best_metric
@@ -274,6 +281,16 @@ class TrainingLoop:
                 hint="Make the validation part larger, or stratify it by label or event",
             )
 
+    def result(self) -> FitResult:
+        """The weights of the chosen epoch, averaged if the recipe says so, and the way there."""
+        best = load_checkpoint(self.root / "checkpoints" / f"epoch-{self.at.best_epoch:04d}")
+        tensors = best.tensors("model")
+        if self.average is not None:
+            tensors |= WeightAverage.mean_of(best.tensors("average"))
+        return FitResult(
+            tensors, self.at.epoch, self.at.best_epoch, self.at.history, self.precision.notes, self.seconds
+        )
+
     # ---- state -------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
@@ -282,6 +299,7 @@ class TrainingLoop:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state(),
             "criterion": self.criterion.state(),
+            "average": {} if self.average is None else self.average.state(),
         }
         save_checkpoint(root, self.at.epoch, parts, self.at.as_json())
         files.publish(self.root / "history.csv", history_csv(self.at.history))
@@ -291,4 +309,6 @@ class TrainingLoop:
         self.model.load_state_dict(found.tensors("model"))
         self.optimizer.load_state(found.tensors("optimizer"))
         self.criterion.load_state(found.tensors("criterion"))
+        if self.average is not None:
+            self.average.load_state(found.tensors("average"))
         self.at = Progression.from_json(found.state)

@@ -20,8 +20,8 @@ its level in an order (`models.orders`), or is a mixer that knows none (`mixer="
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -92,6 +92,9 @@ class Marble(BagModel):
     """
 
     order_sensitive: ClassVar[bool] = True
+    small_options: ClassVar[Mapping[str, Any]] = {
+        "block": "prenorm", "project": 64, "dropout": 0.25, "start": "fine", "readout": "all",
+    }  # fmt: skip
 
     def __init__(
         self,
