@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +22,10 @@ from marble.models.base import BagModel
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
 from marble.tasks.base import Decision
+from marble.training.membership import Membership
 from marble.training.run import Run
 
-__all__ = ["Answer", "Predictor", "bags_of", "predict"]
+__all__ = ["Answer", "Predictor", "SlideOptions", "bags_of", "predict"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class Answer:
     readout: dict[str, float]
     decision: Decision
     sentence: str  # the prediction in words
+    membership: Membership  # the part of the run that the slide was in
     warnings: tuple[str, ...] = ()
     curve: dict[float, float] = field(default_factory=dict)  # time -> survival probability
 
@@ -45,7 +47,7 @@ class Answer:
 
     def row(self) -> dict[str, Any]:
         """One flat row for a table."""
-        body: dict[str, Any] = {"slide_id": self.prediction.slide_id}
+        body: dict[str, Any] = {"slide_id": self.prediction.slide_id, "part": self.membership.part}
         if self.label is not None:
             body["predicted"] = self.label
         curve = {f"survival_at_{time:g}": value for time, value in self.curve.items()}
@@ -61,6 +63,7 @@ class Predictor:
         self.task = self.run.task
         self.model: BagModel = self.run.model()
         self.orders = int(self.run.record["orders"])
+        self.members = self.run.members
 
     def answer(self, bag: Bag) -> Answer:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in."""
@@ -69,22 +72,24 @@ class Predictor:
         calibration = self.run.calibration
         readout = self.task.readout(prediction.logits, calibration)
         decision = self.task.decide(readout, calibration)
+        membership = self.members.of(bag)
         return Answer(
             prediction,
             readout,
             decision,
             self.task.sentence(readout, decision),
-            tuple(self._warnings(bag)),
+            membership,
+            tuple(self._warnings(bag, membership)),
             self.task.curve(readout, calibration),
         )
 
-    def _warnings(self, bag: Bag) -> Iterator[str]:
+    def _warnings(self, bag: Bag, membership: Membership) -> Iterator[str]:
         try:
             bag.provenance.require_same_recipe(self.run.provenance, where=bag.slide_id, against="the training bags")
         except BagError as error:
             yield f"not made like the training bags: {error.what}"
-        if any(bag.slide_id.startswith(case) for case in self.run.record["train_cases"]):
-            yield "this patient may be among the training patients: the prediction is not an independent one"
+        if membership.warning is not None:
+            yield membership.warning
 
 
 @contextmanager
@@ -97,7 +102,28 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def bags_of(sources: Iterable[str | Path], run: Run) -> Iterator[tuple[str, Bag | Exception]]:
+@dataclass(frozen=True)
+class SlideOptions:
+    """How a slide file is prepared where the run's record does not say, or cannot know.
+
+    Args:
+        device: of the encoder.
+        weights: encoder name -> local weights file.
+        mpp: um per level-0 pixel, in place of what the files say.
+        outlines: GeoJSON with a slide's tissue outlines, or a folder of SLIDE.geojson.
+        spec: extraction settings (TOML) for a run whose bags do not know theirs, as imported features.
+    """
+
+    device: str = "cpu"
+    weights: Mapping[str, Path] = field(default_factory=dict)
+    mpp: float | None = None
+    outlines: Path | None = None
+    spec: Path | None = None
+
+
+def bags_of(
+    sources: Iterable[str | Path], run: Run, options: SlideOptions | None = None
+) -> Iterator[tuple[str, Bag | Exception]]:
     """Every bag of the sources: a store, a bag file in one, or a slide file (tiled and embedded as in training).
 
     A source that cannot be used is yielded with its error, and the rest goes on.
@@ -105,14 +131,13 @@ def bags_of(sources: Iterable[str | Path], run: Run) -> Iterator[tuple[str, Bag 
     for source in sources:
         path = Path(source)
         try:
-            yield from _bags_at(path, run)
+            yield from _bags_at(path, run, options or SlideOptions())
         except Exception as error:  # one bad source must not end the batch
             yield str(path), error
 
 
-def _bags_at(path: Path, run: Run) -> Iterator[tuple[str, Bag | Exception]]:
-    if path.is_dir() and (path / "store.json").exists():
-        store = BagStore(path)
+def _bags_at(path: Path, run: Run, options: SlideOptions) -> Iterator[tuple[str, Bag | Exception]]:
+    if path.is_dir() and (store := _store_like(path, run)) is not None:
         for slide_id in store.slide_ids():
             yield slide_id, _load(store, slide_id)
     elif path.suffix == ".safetensors":
@@ -122,9 +147,21 @@ def _bags_at(path: Path, run: Run) -> Iterator[tuple[str, Bag | Exception]]:
             raise InputError("no record beside this bag says that it is whole", where=path, hint="Extract it again")
         yield known[path], _load(store, known[path])
     elif path.exists():
-        yield path.stem, _extract(path, run)
+        yield path.stem, _extract(path, run, options)
     else:
         raise InputError("no such slide, bag or store", where=path)
+
+
+def _store_like(folder: Path, run: Run) -> BagStore | None:
+    """The store at a folder or in it; of several, the one whose bags were made like the run's. None without any."""
+    if (folder / "store.json").exists():
+        return BagStore(folder)
+    stores = [BagStore(found.parent) for found in sorted(folder.glob("*/store.json"))]
+    fitting = [store for store in stores if store.common().recipe() == run.provenance.recipe()]
+    if not stores or len(fitting) == 1:
+        return fitting[0] if fitting else None
+    what = "several stores here hold" if fitting else f"none of the {len(stores)} stores here holds"
+    raise InputError(f"{what} bags made like the training bags", where=folder, hint="Name the folder of one store")
 
 
 def _load(store: BagStore, slide_id: str) -> Bag | Exception:
@@ -134,20 +171,30 @@ def _load(store: BagStore, slide_id: str) -> Bag | Exception:
         return error
 
 
-def _extract(path: Path, run: Run) -> Bag:
+def _extract(path: Path, run: Run, options: SlideOptions) -> Bag:
     """Tile and embed a slide exactly as the run's training bags were."""
-    from marble.extract import ExtractSpec, extract_slide, store_for
+    from marble.extract import ExtractSpec, Machine, extract_slide, store_for
 
     settings = run.record["bags"].get("notes", {}).get("extract")
-    if settings is None:
+    if options.spec is not None:
+        spec = ExtractSpec.from_toml(options.spec)
+    elif settings is not None:
+        spec = ExtractSpec.parse(settings, where=run.folder / "run.json")
+    else:
         raise InputError(
             "this run was trained on bags without extraction settings, so a slide cannot be prepared for it",
             where=path,
-            hint="Give it a bag or a store made in the same way as the training bags",
+            hint="Give the settings with --spec FILE.toml, or a bag made in the same way as the training bags",
         )
-    spec = ExtractSpec.parse(settings, where=run.folder / "run.json")
+    outlines = options.outlines
+    if outlines is not None and outlines.is_dir():
+        outlines = outlines / f"{path.stem}.geojson"
+    machine = Machine(device=options.device, weights=dict(options.weights))
     with TemporaryDirectory(prefix="marble-predict-") as scratch:
-        record = extract_slide(path, spec, scratch)
+        # Hashed, so that a slide of the training part is known again under any name.
+        record = extract_slide(
+            path, spec, scratch, machine=machine, mpp=options.mpp, outlines=outlines, hash_source=path.is_file()
+        )
         if record.status != "ok":
             raise SlideError(f"{record.status} at {record.stage}: {record.reason}", where=path)
         return store_for(scratch, spec).load(record.slide_id)  # stays mapped when the folder is gone

@@ -63,6 +63,9 @@ def _verify_run(folder: Path, verdict: Verdict) -> None:
     try:
         record = read_run(folder)
         read_predictions(folder)
+        fitted = files.read_json(folder / "fit.json")
+        if not isinstance(fitted, dict) or fitted.get("model_sha256") != record["sha256"]["model"]:
+            verdict.faults.append(f"{folder / 'fit.json'}: belongs to another fit than run.json. Run it again")
         for name, file in (("model", "model.safetensors"), ("history", "history.csv")):
             path = folder / file
             if not path.exists() or files.sha256_file(path) != record["sha256"][name]:

@@ -79,6 +79,7 @@ def test_the_prediction_is_bitwise_the_same_everywhere(
         told = json.loads(drawn.files[-1].read_text())["prediction"]
         table = tmp_path / f"{name}.csv"
         arguments = ["predict", str(run.folder), str(world.slides / "S1.tiff"), "--out", str(table)]
+        arguments += ["--allow-training-slides"]
         assert CliRunner().invoke(commands(), arguments).exit_code == 0
         row = next(csv.DictReader(table.open()))
         for column, value in here.readout.items():

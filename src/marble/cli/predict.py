@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from marble.cli import paths, terminal
+from marble.cli.slide_options import Device, SlideMpp, SlideOutlines, SpecFile, Weights, weight_files
 from marble.errors import InputError
 
 
@@ -15,6 +16,14 @@ def predict(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of one finished run.")],
     sources: Annotated[list[Path], typer.Argument(help="Slides, bags or stores.")],
     out: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
+    allow_training_slides: Annotated[
+        bool, typer.Option(help="Slides the run was trained on are no failure; their rows still say so.")
+    ] = False,
+    weights: Weights = None,
+    device: Device = "cpu",
+    mpp: SlideMpp = None,
+    outlines: SlideOutlines = None,
+    spec: SpecFile = None,
 ) -> None:
     """Ask a trained model about slides or bags: one row each."""
     paths.existing_folder(run_folder, "folder of a run")
@@ -24,17 +33,21 @@ def predict(
         paths.output_file(out)
     from marble import files
     from marble.compute import describe
-    from marble.prediction import Predictor, bags_of
+    from marble.prediction import Predictor, SlideOptions, bags_of
     from marble.reports.tables import rows_csv
 
     predictor = Predictor(run_folder)
     rows: list[dict[str, Any]] = []
     failed: list[tuple[str, str]] = []
-    for name, bag in bags_of(sources, predictor.run):
+    options = SlideOptions(device, weight_files(weights), mpp, outlines, spec)
+    for name, bag in bags_of(sources, predictor.run, options):
         try:
             if isinstance(bag, Exception):
                 raise bag
-            rows.append(predictor.answer(bag).row())
+            answer = predictor.answer(bag)
+            rows.append(answer.row())
+            if answer.membership.part == "train" and not allow_training_slides:
+                failed.append((name, f"{answer.membership.warning}. Leave it out, or pass --allow-training-slides"))
         except Exception as error:  # the other sources are still answered
             failed.append((name, describe(error)))
     if rows:

@@ -28,6 +28,17 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of any s
 MppCsv = Annotated[Path | None, typer.Option(help="Table wsi,mpp of pixel sizes that replace the files'.")]
 Outlines = Annotated[Path | None, typer.Option(help="Folder of SLIDE.geojson tissue outlines to use instead.")]
 
+# of the verbs that prepare a slide for a run
+Weights = Annotated[list[str] | None, typer.Option(help="ENCODER=FILE: local weights (safetensors).")]
+Device = Annotated[str, typer.Option(help="Of the encoder: cpu, cuda, mps.")]
+SlideMpp = Annotated[float | None, typer.Option("--mpp", help="um per pixel of the slide, in place of the file's.")]
+SlideOutlines = Annotated[
+    Path | None, typer.Option("--outlines", help="Tissue outlines: a GeoJSON file, or a folder of SLIDE.geojson.")
+]
+SpecFile = Annotated[
+    Path | None, typer.Option("--spec", help="Extraction settings (TOML) for a run on bags that do not know theirs.")
+]
+
 
 def settings(
     spec: Path | None,

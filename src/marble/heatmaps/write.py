@@ -45,6 +45,7 @@ class Written:
 
     sentence: str
     files: tuple[Path, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def write_heatmaps(
@@ -78,7 +79,7 @@ def write_heatmaps(
     if spec.curves:
         numbers["faithfulness"] = _faithfulness(predictor, bag, explanation, shown[-1])
     written.append(files.publish_json(out / f"{stem}.json", numbers))
-    return Written(sentence(explanation.answer), tuple(written))
+    return Written(sentence(explanation.answer), tuple(written), explanation.answer.warnings)
 
 
 def sentence(answer: Answer) -> str:

@@ -12,6 +12,7 @@ from marble.reports.collect import Repeat
 from marble.reports.compare import Comparison
 from marble.reports.panels import FULL_IN, HALF_IN, folded, panels
 from marble.tasks.base import Ints, Task
+from marble.tasks.classification_metrics import confusion as counts
 
 CLASS_NAME_CHARACTERS = 18  # per line
 
@@ -62,5 +63,6 @@ def confusion_table(task: Task, repeats: Sequence[Repeat]) -> Ints:
     for repeat in repeats:
         called = repeat.called(task)
         assert called is not None
-        np.add.at(table, ([names.index(str(target)) for target in repeat.test.targets], called), 1)
+        truth = np.array([names.index(str(target)) for target in repeat.test.targets], dtype=np.int64)
+        table += counts(truth, called, len(names))
     return table

@@ -4,7 +4,7 @@ history.csv          one row per epoch; the same bytes for the same seed
 model.safetensors    the weights chosen on validation
 fit.json             the job's fingerprint, the chosen epoch, the hash of the weights
 predictions.csv      one row per case; test rows are written once, after the choice
-run.json             written last: everything needed to predict again and to make a table
+run.json             written last: everything needed to predict again and to make a table, and its seal
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from marble import files
-from marble.errors import InputError, RunError
+from marble.errors import InputError, IntegrityError, RunError
+from marble.specs import canonical_json
 from marble.tabular import csv_text
 from marble.targets import Target
 from marble.tasks.base import Task
 from marble.training.evaluate import CasePrediction
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,27 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / "run.json"
     if not path.exists():
         raise RunError("not a finished run: run.json is missing", where=folder, hint="Finish it with `marble run`")
-    record: dict[str, Any] = files.read_json(path)
-    if record.get("format") != FORMAT:
-        raise RunError(f"run format {record.get('format')} is not {FORMAT}", where=path)
+    record = files.read_json(path)
+    if not isinstance(record, dict) or "format" not in record:
+        raise RunError("not the record of a run", where=path, hint="Make it again with `marble run`")
+    if record["format"] != FORMAT:
+        raise RunError(
+            f"run format {record['format']} is not {FORMAT}", where=path, hint="Make it again with `marble run`"
+        )
+    if record.get("seal") != seal_of(record):
+        raise IntegrityError(
+            "the seal is broken: run.json is not as it was written", where=path, hint="Make it again with `marble run`"
+        )
     return record
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's record with the one hash over everything it says; the files of the run are in it by their hashes."""
+    return {**record, "seal": seal_of(record)}
+
+
+def seal_of(record: Mapping[str, Any]) -> str:
+    return files.sha256_bytes(canonical_json({key: value for key, value in record.items() if key != "seal"}))
 
 
 def find_runs(root: str | Path) -> list[Path]:

@@ -13,7 +13,7 @@ from pydantic import Field
 from marble import files
 from marble.bags.provenance import Provenance
 from marble.bags.store import BagStore
-from marble.errors import RunError
+from marble.errors import MarbleError, RunError
 from marble.models import BagModel, build
 from marble.specs import Spec
 from marble.tasks.base import Task
@@ -21,8 +21,9 @@ from marble.training.evaluate import answered, calibrated, predict_cases
 from marble.training.fit import fit, load_chosen
 from marble.training.job import CaseSpec, FitJob, TaskSpec
 from marble.training.loop import Progress
+from marble.training.membership import Members, members_of
 from marble.training.order_count import choose_orders
-from marble.training.results import FORMAT, predictions_csv, read_run
+from marble.training.results import FORMAT, predictions_csv, read_predictions, read_run, sealed
 from marble.training.trackers import Tracker
 from marble.version import VERSION
 
@@ -67,12 +68,15 @@ def _is_done(planned: PlannedRun) -> bool:
     root = Path(planned.folder)
     if not (root / "run.json").exists():
         return False
-    record = read_run(root)
+    try:
+        record = read_run(root)
+        read_predictions(root)
+    except MarbleError:  # an older format, a broken seal, lost or changed predictions: evaluated again
+        return False
     return bool(
         record["job"] == planned.job.fingerprint()
         and record["sha256"]["test"] == files.sha256_file(planned.test)
         and record["about"] == planned.about
-        and files.sha256_file(root / "predictions.csv") == record["sha256"]["predictions"]
     )
 
 
@@ -109,7 +113,7 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
         "seed": job.seed,
         "orders": chosen.orders,
         "order_choice": chosen.record(),
-        "train_cases": sorted(case.case_id for case in job.train),
+        "parts": members_of({"train": job.train, "val": job.val, "test": test.cases}, store),
         "bags": store.common().model_dump(mode="json"),
         "calibration": calibration,
         "fit": {key: done[key] for key in ("epochs", "best_epoch", "val", "selected_by", "notes", "drift")},
@@ -123,6 +127,7 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
         "versions": {"marble": VERSION, "torch": torch.__version__, "python": platform.python_version()},
         "threads": job.threads,
     }
+    record = sealed(record)
     files.publish_json(root / "run.json", record)
     return record
 
@@ -147,6 +152,11 @@ class Run:
         """What turns logits into readouts and decisions; never chosen on test patients."""
         found: dict[str, Any] = self.record["calibration"]
         return found
+
+    @property
+    def members(self) -> Members:
+        """Which slides were in which part."""
+        return Members(self.record["parts"])
 
     @property
     def provenance(self) -> Provenance:

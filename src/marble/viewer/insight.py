@@ -188,6 +188,7 @@ def answer_of(answer: Answer) -> dict[str, Any]:
         "logits": prediction.logits.double().tolist(),
         "order_sd": prediction.order_sd,
         "orders": len(prediction.logits_by_order),
+        "part": answer.membership.part,
         "rule": answer.decision.rule,
         "threshold": answer.decision.threshold,
         "curve": [[time, value] for time, value in answer.curve.items()],
