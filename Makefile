@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine:  make demo   and   make test.
-# Both need Python 3.11+, make and a C compiler, nothing else.
+# Both need Python 3.11+ and make, nothing else; a C++17 compiler, where there is one, builds the fast scans.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

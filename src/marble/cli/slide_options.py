@@ -90,6 +90,8 @@ def weight_files(pairs: list[str] | None) -> dict[str, Path]:
     for pair in pairs or []:
         name, equals, path = pair.partition("=")
         if not equals:
-            raise InputError(f"--weights '{pair}' is not ENCODER=FILE", hint="Write it like uni_v1=uni.safetensors")
+            raise InputError(
+                f"--weights '{pair}' is not ENCODER=FILE", hint="Write it like --weights uni_v1=uni.safetensors"
+            )
         found[name] = existing(Path(path), "weights file")
     return found
