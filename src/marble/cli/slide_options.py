@@ -23,7 +23,7 @@ TilePx = Annotated[int | None, typer.Option(help="Side of a tile at its own leve
 Coverage = Annotated[str | None, typer.Option(help="Least share of tissue in a tile: one for all levels, or each.")]
 Upsample = Annotated[bool | None, typer.Option(help="Allow a magnification the scan does not have; recorded.")]
 EncoderName = Annotated[str | None, typer.Option(help="Name (lite0), or one for each level, comma-separated.")]
-SpecFile = Annotated[Path | None, typer.Option("--spec", help="Settings file (TOML), as `spec.toml` in a store.")]
+SpecFile = Annotated[Path | None, typer.Option("--spec", help="Settings file (TOML), as `extract.toml` in a store.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of any setting, as tissue.min_chroma=6.")]
 MppCsv = Annotated[Path | None, typer.Option(help="Table wsi,mpp of pixel sizes that replace the files'.")]
 Outlines = Annotated[Path | None, typer.Option(help="Folder of SLIDE.geojson tissue outlines to use instead.")]
@@ -101,6 +101,8 @@ def weight_files(pairs: list[str] | None) -> dict[str, Path]:
     for pair in pairs or []:
         name, equals, path = pair.partition("=")
         if not equals:
-            raise InputError(f"--weights '{pair}' is not ENCODER=FILE", hint="Write it like uni_v1=uni.safetensors")
+            raise InputError(
+                f"--weights '{pair}' is not ENCODER=FILE", hint="Write it like --weights uni_v1=uni.safetensors"
+            )
         found[name] = existing(Path(path), "weights file")
     return found

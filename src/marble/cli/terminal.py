@@ -110,6 +110,22 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], *, l
     console().print(shown)
 
 
+def results(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a results table: an interval below its figure, and as many columns as fit, the first always among them."""
+    cells = [[str(cell).replace(" [", "\n[") for cell in row] for row in rows]
+    names = [name.replace(" (", "\n(") for name in header]
+    widths = [
+        max(len(line) for text in column for line in text.split("\n")) for column in zip(names, *cells, strict=True)
+    ]
+    room, shown = console().width, 0
+    while shown < len(widths) and sum(widths[: shown + 1]) + 2 * shown <= room:
+        shown += 1
+    shown = max(shown, 2)
+    table("", names[:shown], [row[:shown] for row in cells])
+    if shown < len(header):
+        typer.echo(f"Not shown for want of room: {', '.join(header[shown:])}; all of it is in table.csv")
+
+
 def failures(items: Sequence[tuple[str, str]]) -> None:
     """List what failed and why, a line each, then leave with exit code 1; does nothing if nothing failed."""
     if not items:

@@ -192,7 +192,7 @@ def lay(l0_size_px: tuple[int, int], mpp: float, tissue: Tissue, spec: PyramidSp
         raise NoTissueError(
             f"no tile has enough tissue (the mask covers {tissue.fraction:.1%} of the slide)",
             where=name,
-            hint="Look at it with `marble tile`; lower the coverage threshold or give outlines",
+            hint="Look at it with `marble tile`; lower `--coverage`, or give `--outlines`",
         )
     cells = tuple(np.argwhere(level).astype(np.int32) for level in kept)
     parents = (None, *(_parents(cells[k], kept[k - 1], ratios[k - 1]) for k in range(1, spec.depth)))
@@ -229,7 +229,7 @@ def _finest_extent(mpp: float, spec: PyramidSpec, name: str) -> tuple[int, bool]
             f"{NOMINAL_MPP_AT_1X / asked:g}x ({asked:g} um/px) asked, but the scan has {mpp:g} um/px, "
             f"about {NOMINAL_MPP_AT_1X / mpp:.3g}x",
             where=name,
-            hint="Ask for what it has, leave the slide out, or allow upsampling explicitly",
+            hint="Ask for what it has, leave the slide out, or give `--allow-upsample`",
         )
     return max(1, round(spec.tile_px * asked / mpp)), mpp > asked
 

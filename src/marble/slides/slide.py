@@ -123,7 +123,7 @@ class Slide:
             raise SlideError(
                 f"finer than the scan: {out_width} x {out_height} pixels of a box of {l0_box.width} x {l0_box.height}",
                 where=self.path,
-                hint="Ask for a lower magnification, or allow upsampling explicitly",
+                hint="Ask for a lower magnification, or give `--allow-upsample`",
             )
         plane = max(
             (i for i, downsample in enumerate(self._downsamples) if downsample <= zoom * _SAME_SCALE),
