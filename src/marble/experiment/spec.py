@@ -79,6 +79,8 @@ class TrainSpec(Spec):
     weight_decay: float | None = Field(default=None, ge=0)
     patience: int | None = Field(default=None, ge=1)
     clip: float | None = Field(default=None, gt=0)
+    select_by: Literal["metric", "loss", "last"] | None = None
+    ema: float | None = Field(default=None, gt=0, lt=1)
     survival_loss: Literal["cox", "nll"] | None = None
     risk_set: Literal["bank", "group"] = "bank"
     class_weights: Literal["none", "balanced"] = "none"
@@ -89,7 +91,10 @@ class TrainSpec(Spec):
     )
 
     def changes(self) -> dict[str, Any]:
-        names = ("standardise", "epochs", "warmup", "lr", "weight_decay", "patience", "clip", "survival_loss")
+        names = (
+            "standardise", "epochs", "warmup", "lr", "weight_decay", "patience", "clip", "select_by", "ema",
+            "survival_loss",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 

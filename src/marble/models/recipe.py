@@ -45,7 +45,7 @@ class Recipe:
 COMMON = Recipe()
 
 #: optimiser steps the small recipe aims at, and its least and most epochs
-SMALL_STEPS, SMALL_EPOCHS = 4000, (5, 20)
+SMALL_STEPS, SMALL_EPOCHS = 2400, (5, 40)
 
 
 def small(slides: int) -> Recipe:

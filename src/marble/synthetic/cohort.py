@@ -30,7 +30,8 @@ def write_cohort(
 
     Args:
         folder: where to write.
-        kind: the planted signal (see `synthetic.bags`, `synthetic.three_scales`); `noise` plants none, so nothing can be learned honestly.
+        kind: the planted signal (see `synthetic.bags`, `synthetic.three_scales`); `noise` plants none,
+            so nothing can be learned honestly.
         patients: how many; half of them positive, or with hazards spread evenly.
         recipe: sizes of the bags.
         seed: another seed is another cohort.
@@ -44,7 +45,7 @@ def write_cohort(
         case_id = f"P{index:04d}"
         rng = generator(seed, case_id, kind)
         severity = index % 2 if kind != "survival" else index / max(patients - 1, 1)
-        target = _outcome(severity, rng) if kind == "survival" else ("negative", "positive")[int(severity)]
+        target = survival_outcome(severity, rng) if kind == "survival" else ("negative", "positive")[int(severity)]
         slides = 2 if torch.rand((), generator=rng) < two_slides else 1
         for number in range(slides):
             slide_id = f"{case_id}-S{number}"
@@ -65,7 +66,7 @@ def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: in
     return make_bag(slide_id, 0.5 if kind == "noise" else severity, recipe, seed)
 
 
-def _outcome(severity: float, rng: torch.Generator) -> str:
+def survival_outcome(severity: float, rng: torch.Generator) -> str:
     """Weibull time (shape 2) whose scale falls a hundredfold from severity 0 to 1, about a third censored at random."""
     uniform = torch.rand(2, generator=rng).clamp_min(1e-6)
     scale = 100.0 ** (0.5 - severity)

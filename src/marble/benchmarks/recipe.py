@@ -1,0 +1,95 @@
+"""`marble bench recipe`: the search behind `recipe = "small"`, on development cohorts composed of real tissue.
+
+Every candidate differs in one thing from the recipe as it stands. The plan, and what came of it, is in
+docs/decisions/small-cohorts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from marble import files
+from marble.benchmarks.learning import plan, tissue_of
+from marble.reports.collect import collect
+from marble.synthetic.composed import Signal, Strength
+from marble.training.run import execute
+from marble.version import VERSION
+
+SEEDS = (100, 101)
+SIGNALS: tuple[Signal, ...] = ("cross-scale", "fine-only", "coarse-only")
+STRENGTH: Strength = "middle"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to train MARBLE: its options and settings that are not the recipe's, as the experiment file has them."""
+
+    model: str = ""
+    train: str = ""
+
+
+BASE = "base"
+CANDIDATES: dict[str, Candidate] = {
+    BASE: Candidate(),
+    "readout all": Candidate(model='readout = "all"'),
+    "mixer set": Candidate(model='mixer = "set"'),
+    "start default": Candidate(model='start = "default"'),
+    "lr 1e-3": Candidate(train="lr = 1e-3"),
+    "not standardised": Candidate(train="standardise = false"),
+    "twice the steps": Candidate(train="epochs = 20"),
+    "block literal": Candidate(model='block = "literal"'),
+    "dropout 0": Candidate(model="dropout = 0.0"),
+    "ema 0.99": Candidate(train="ema = 0.99"),
+    "least loss": Candidate(train='select_by = "loss"'),
+    "lr 1e-4": Candidate(train="lr = 1e-4"),
+    "width 128": Candidate(model="project = 128"),
+}
+
+
+def run(
+    json_path: str | Path | None = None,
+    quick: bool = False,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    candidates: Sequence[str] = tuple(CANDIDATES),
+    seeds: Sequence[int] = SEEDS,
+) -> dict[str, Any]:
+    """Train every candidate on every development cohort; `quick` takes the first three and one seed."""
+    if quick:
+        candidates, seeds = candidates[:3], seeds[:1]
+    store, tissue = tissue_of(data)
+    root = Path(out or "bench-recipe")
+    console = Console()
+    rows: list[dict[str, Any]] = []
+    for seed in seeds:
+        for name in candidates:
+            for signal in SIGNALS:
+                chosen = CANDIDATES[name]
+                model = f'[{{ name = "marble"{chosen.model and ", " + chosen.model} }}]'
+                folder = f"{name}-{signal}".replace(" ", "-")
+                for planned in plan(
+                    root, folder, store, tissue, signal, STRENGTH, seed, model, chosen.train, baselines="[]"
+                ):
+                    record = execute(planned)
+                repeat = next(r for r in collect(root / "runs" / folder).models[0].repeats if r.number == seed)
+                orders = sorted(repeat.test.order_sd.tolist())
+                rows.append(
+                    {
+                        "candidate": name,
+                        "signal": signal,
+                        "seed": seed,
+                        "auc": repeat.metrics["auc"],
+                        "ece": repeat.metrics["ece"],
+                        "median_order_sd": orders[len(orders) // 2],
+                        "seconds": record["seconds"],
+                    }
+                )
+                console.print(f"{name:18} {signal:12} {seed}  AUC {rows[-1]['auc']:.3f}  ECE {rows[-1]['ece']:.3f}")
+                if json_path is not None:
+                    files.publish_json(json_path, {"version": VERSION, "runs": rows})
+    return {"version": VERSION, "runs": rows}
