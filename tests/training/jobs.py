@@ -26,7 +26,7 @@ def plan(
     baselines: str = "[]",
 ) -> list[PlannedRun]:
     """An experiment on a synthetic cohort, planned below `folder`."""
-    task = "survival" if kind == "survival" else "classification"
+    task = {"survival": "survival", "quantity": "regression"}.get(kind, "classification")
     text = (
         f'cohort = {{ path = "synthetic:{kind}", patients = {patients} }}\ntask = "{task}"\n'
         f'split = {{ scheme = "kfold", folds = 4, repeats = {repeats} }}\n'

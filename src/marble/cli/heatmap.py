@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from marble.cli import paths
-from marble.cli.slide_options import Device, SlideMpp, SlideOutlines, SpecFile, Weights, weight_files
+from marble.cli.slide_options import Device, RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
 
 if TYPE_CHECKING:
     from marble.bags.bag import Bag
@@ -33,7 +33,7 @@ def heatmap(
     device: Device = "cpu",
     mpp: SlideMpp = None,
     outlines: SlideOutlines = None,
-    spec_file: SpecFile = None,
+    spec_file: RunSpecFile = None,
 ) -> None:
     """Draw why a run says what it says about a slide: overlay, contact sheet, GeoJSON for QuPath."""
     paths.existing_folder(run_folder, "folder of a run")

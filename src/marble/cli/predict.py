@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from marble.cli import paths, terminal
-from marble.cli.slide_options import Device, SlideMpp, SlideOutlines, SpecFile, Weights, weight_files
+from marble.cli.slide_options import Device, RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
 from marble.errors import InputError
 
 
@@ -23,7 +23,7 @@ def predict(
     device: Device = "cpu",
     mpp: SlideMpp = None,
     outlines: SlideOutlines = None,
-    spec: SpecFile = None,
+    spec: RunSpecFile = None,
 ) -> None:
     """Ask a trained model about slides or bags: one row each."""
     paths.existing_folder(run_folder, "folder of a run")

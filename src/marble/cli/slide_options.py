@@ -35,7 +35,7 @@ SlideMpp = Annotated[float | None, typer.Option("--mpp", help="um per pixel of t
 SlideOutlines = Annotated[
     Path | None, typer.Option("--outlines", help="Tissue outlines: a GeoJSON file, or a folder of SLIDE.geojson.")
 ]
-SpecFile = Annotated[
+RunSpecFile = Annotated[
     Path | None, typer.Option("--spec", help="Extraction settings (TOML) for a run on bags that do not know theirs.")
 ]
 

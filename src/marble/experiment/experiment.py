@@ -171,6 +171,7 @@ class Experiment:
                 class_weights=self.spec.train.class_weights,
                 survival_loss=recipe.survival_loss,
                 risk_set=self.spec.train.risk_set,
+                regression_loss=self.spec.train.regression_loss,
             ),
             recipe=recipe,
             recipe_name=name,

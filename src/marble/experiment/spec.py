@@ -83,6 +83,7 @@ class TrainSpec(Spec):
     ema: float | None = Field(default=None, gt=0, lt=1)
     survival_loss: Literal["cox", "nll"] | None = None
     risk_set: Literal["bank", "group"] = "bank"
+    regression_loss: Literal["squared", "huber"] = "squared"
     class_weights: Literal["none", "balanced"] = "none"
     orders: int = Field(default=8, ge=1)
     val_orders: int = Field(default=2, ge=1)

@@ -5,6 +5,7 @@
     classification           cross-entropy and its relatives;  classification_metrics  their scores
     temperature, threshold   what validation says about a classifier's probabilities and decisions
     survival                 the task;  cox, discrete  its two losses;  survival_metrics  its scores
+    regression               one number per case;  regression_metrics  its scores
     baseline                 survival curves for a Cox model
     weighted                 metrics of thousands of resampled cohorts at once
     kaplan_meier             the curve of a group, its interval, and the log-rank test between groups

@@ -143,6 +143,12 @@ class Task(ABC):
     def of(cls, choices: Mapping[str, Any]) -> Self:
         """The task with those of an experiment's choices that concern it."""
 
+    @classmethod
+    def learned_from(cls, targets: Sequence[Target]) -> dict[str, Any]:
+        """Choices that only the training slides' targets can make, such as their mean and SD."""
+        del targets
+        return {}
+
     @property
     @abstractmethod
     def outputs(self) -> int:
@@ -237,6 +243,11 @@ class Task(ABC):
     def high_risk(self, readouts: Mapping[str, ArrayLike], calibration: Calibration) -> Bools | None:
         """Which cases are in the group of higher risk; None for a task without risks."""
         del readouts, calibration
+        return None
+
+    def numbers(self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike]) -> tuple[Floats, Floats] | None:
+        """True and predicted numbers (n,) of a task that predicts one; None for others."""
+        del targets, readouts
         return None
 
     def called(self, readouts: Mapping[str, ArrayLike], calibration: Calibration) -> Ints | None:

@@ -9,9 +9,10 @@ from marble.errors import SpecError
 from marble.specs import unknown_choice
 from marble.tasks.base import Task
 from marble.tasks.classification import Classification
+from marble.tasks.regression import Regression
 from marble.tasks.survival import Survival
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Survival)}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Survival, Regression)}
 
 
 def build_task(name: str, choices: Mapping[str, Any]) -> Task:

@@ -40,7 +40,7 @@ def fit(
     torch.set_num_threads(job.threads)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(int(generator(job.seed, "init").initial_seed() % 2**63))
-    task = job.task.build()
+    task = job.bound_task.build()
     model = build(job.model, job.dim, task.outputs, **job.options)
     if _finished(root, job):
         _drop_checkpoints(root)

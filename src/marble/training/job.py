@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
@@ -11,13 +12,14 @@ from marble.specs import Spec, unknown_choice
 from marble.targets import SurvivalTime, Target
 from marble.tasks.base import Task
 from marble.tasks.classification import ClassLoss, DecisionRule
-from marble.tasks.registry import TASKS, build_task
+from marble.tasks.registry import TASKS, build_task, task_class
 
 
 class TargetSpec(Spec):
-    """A class label, or a time and whether the event happened."""
+    """A class label, a number, or a time and whether the event happened."""
 
     label: str | None = None
+    number: float | None = None
     time: float | None = None
     event: bool | None = None
 
@@ -25,11 +27,13 @@ class TargetSpec(Spec):
     def of(target: Target) -> TargetSpec:
         if isinstance(target, SurvivalTime):
             return TargetSpec(time=target.time, event=target.event)
-        return TargetSpec(label=target)
+        return TargetSpec(label=target) if isinstance(target, str) else TargetSpec(number=target)
 
     def value(self) -> Target:
         if self.label is not None:
             return self.label
+        if self.number is not None:
+            return self.number
         assert self.time is not None
         assert self.event is not None
         return SurvivalTime(self.time, self.event)
@@ -56,6 +60,9 @@ class TaskSpec(Spec):
     survival_loss: Literal["cox", "nll"] = "cox"
     bins: int = Field(default=4, ge=2)
     risk_set: Literal["bank", "group"] = "bank"
+    regression_loss: Literal["squared", "huber"] = "squared"
+    target_mean: float = Field(default=0.0, description="of the training slides' numbers; put in by the fit")
+    target_sd: float = Field(default=1.0, gt=0)
     group: int = Field(default=16, ge=2, description='slides in one graph, for risk_set = "group"')
 
     @field_validator("name")
@@ -64,6 +71,11 @@ class TaskSpec(Spec):
         if name not in TASKS:
             raise ValueError(unknown_choice("task", name, sorted(TASKS)))
         return name
+
+    def bound(self, cases: Sequence[CaseSpec]) -> TaskSpec:
+        """With what only the training slides' targets can say."""
+        targets = [case.target.value() for case in cases for _ in case.slides]
+        return self.model_copy(update=task_class(self.name).learned_from(targets))
 
     def build(self) -> Task:
         return build_task(self.name, self.model_dump())
@@ -77,8 +89,8 @@ class FitJob(Spec):
         dim: width of the tokens.
         train, val: the patients training may learn from and select on.
         orders, val_orders: fixed token orders averaged in the final predictions and in validation.
-        order_tolerance: how much of a final prediction, in logits, may be left to the choice of orders; where validation
-            says that fewer than `orders` are enough for that, fewer are taken. None takes them all.
+        order_tolerance: how much of a final prediction, in logits, may be left to the choice of orders; where
+            validation says that fewer than `orders` are enough for that, fewer are taken. None takes them all.
         threads: BLAS threads; sums depend on their number, so it belongs to the result.
     """
 
@@ -98,3 +110,8 @@ class FitJob(Spec):
     val_orders: int = Field(default=2, ge=1)
     order_tolerance: float | None = Field(default=None, gt=0)
     threads: int = Field(default=1, ge=1)
+
+    @property
+    def bound_task(self) -> TaskSpec:
+        """The task as this training set makes it."""
+        return self.task.bound(self.train)

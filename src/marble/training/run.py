@@ -81,7 +81,7 @@ def _is_done(planned: PlannedRun) -> bool:
 
 
 def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -> dict[str, Any]:
-    job, store, task = planned.job, BagStore(planned.job.store), planned.job.task.build()
+    job, store, task = planned.job, BagStore(planned.job.store), planned.job.bound_task.build()
     cases = {"train": job.train, "val": job.val}
     val = predict_cases(model, store, job.val, task, job.orders)
     chosen = choose_orders([row.order_sd for row in val], job.orders, job.order_tolerance)
@@ -108,7 +108,7 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
             "parameters": done["parameters"],
             "recipe": job.recipe_name,
         },
-        "task": job.task.model_dump(mode="json"),
+        "task": job.bound_task.model_dump(mode="json"),
         "split": job.split,
         "seed": job.seed,
         "orders": chosen.orders,

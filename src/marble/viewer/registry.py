@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from marble.extract.source import find_slides, name_clashes
 from marble.identifiers import slide_id_of
 from marble.tasks.base import Task
 from marble.training.job import TaskSpec
+from marble.training.membership import Members
 from marble.training.results import find_runs, read_cases, read_run
 from marble.training.run import Run
 
@@ -70,9 +72,11 @@ class RunEntry:
 
     def part_of(self, slide: SlideEntry) -> str:
         """Which part of this run a slide was in: test, val, train, or new if it was in none."""
-        if slide.slide_id in self.stored:
-            return self.stored[slide.slide_id].part
-        return "train" if slide.case_id and slide.case_id in self.record["train_cases"] else "new"
+        return self._members.part_of_id(slide.slide_id)
+
+    @cached_property
+    def _members(self) -> Members:
+        return Run(self.folder, self.record).members
 
 
 @dataclass(frozen=True)
