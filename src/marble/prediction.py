@@ -111,8 +111,8 @@ def bags_of(sources: Iterable[str | Path], run: Run) -> Iterator[tuple[str, Bag 
 
 
 def _bags_at(path: Path, run: Run) -> Iterator[tuple[str, Bag | Exception]]:
-    if path.is_dir() and (path / "store.json").exists():
-        store = BagStore(path)
+    if path.is_dir():
+        store = BagStore.find(path, like=run.provenance)
         for slide_id in store.slide_ids():
             yield slide_id, _load(store, slide_id)
     elif path.suffix == ".safetensors":

@@ -91,7 +91,7 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / "run.json"
     if not path.exists():
         raise RunError("not a finished run: run.json is missing", where=folder, hint="Finish it with `marble run`")
-    record: dict[str, Any] = files.read_json(path)
+    record: dict[str, Any] = files.read_json(path, dict)
     if record.get("format") != FORMAT:
         raise RunError(f"run format {record.get('format')} is not {FORMAT}", where=path)
     return record
