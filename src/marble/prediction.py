@@ -137,7 +137,8 @@ def bags_of(
 
 
 def _bags_at(path: Path, run: Run, options: SlideOptions) -> Iterator[tuple[str, Bag | Exception]]:
-    if path.is_dir() and (store := _store_like(path, run)) is not None:
+    if path.is_dir():
+        store = BagStore.find(path, like=run.provenance)
         for slide_id in store.slide_ids():
             yield slide_id, _load(store, slide_id)
     elif path.suffix == ".safetensors":
@@ -150,18 +151,6 @@ def _bags_at(path: Path, run: Run, options: SlideOptions) -> Iterator[tuple[str,
         yield path.stem, _extract(path, run, options)
     else:
         raise InputError("no such slide, bag or store", where=path)
-
-
-def _store_like(folder: Path, run: Run) -> BagStore | None:
-    """The store at a folder or in it; of several, the one whose bags were made like the run's. None without any."""
-    if (folder / "store.json").exists():
-        return BagStore(folder)
-    stores = [BagStore(found.parent) for found in sorted(folder.glob("*/store.json"))]
-    fitting = [store for store in stores if store.common().recipe() == run.provenance.recipe()]
-    if not stores or len(fitting) == 1:
-        return fitting[0] if fitting else None
-    what = "several stores here hold" if fitting else f"none of the {len(stores)} stores here holds"
-    raise InputError(f"{what} bags made like the training bags", where=folder, hint="Name the folder of one store")
 
 
 def _load(store: BagStore, slide_id: str) -> Bag | Exception:

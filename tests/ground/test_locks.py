@@ -15,6 +15,7 @@ import pytest
 from marble.compute import locks
 from marble.compute.locks import BusyError, Holder, hold
 from marble.errors import WriteError
+from tests.cli.running import marble
 
 
 def lock_file(path: Path, **changes: object) -> Path:
@@ -106,3 +107,20 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match=r"cannot write .*file"), hold(tmp_path / "file" / ".a.lock", "x"):
         raise AssertionError
+
+
+def test_the_second_run_of_one_experiment_says_who_is_at_work_and_damages_nothing(tmp_path: Path) -> None:
+    experiment = tmp_path / "tiny.toml"
+    experiment.write_text(
+        'cohort = { path = "synthetic:burden", patients = 12 }\ntask = "classification"\n'
+        'split = { scheme = "kfold", folds = 3, repeats = 1 }\ntrain = { epochs = 1, warmup = 0 }\n'
+        'models = [{ name = "mean" }]\n'
+    )
+    out = tmp_path / "runs"
+    with hold(out / "tiny" / ".run.lock", "experiment 'tiny'"):
+        second = marble("run", experiment, "--out", out)
+        assert second.code == 2
+        assert f"experiment 'tiny' is being worked on by process {os.getpid()} on " in second.output
+        assert [path.name for path in (out / "tiny").iterdir()] == [".run.lock"]
+    assert marble("run", experiment, "--out", out).code == 0
+    assert not (out / "tiny" / ".run.lock").exists()

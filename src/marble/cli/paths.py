@@ -35,8 +35,11 @@ def existing_folder(path: Path, what: str = "folder") -> Path:
 
 
 def sources(paths: Iterable[Path]) -> list[Path]:
-    """Files and folders that are all there."""
-    return [existing(path) for path in paths]
+    """Files and folders, of which at least one is there; one that is not fails as an item, and the rest goes on."""
+    given = list(paths)
+    if given and not any(os.path.lexists(path) for path in given):
+        existing(given[0])
+    return given
 
 
 def output_folder(path: Path, option: str = "--out") -> Path:

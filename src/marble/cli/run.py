@@ -25,16 +25,17 @@ def run(
 
     read_toml(experiment)  # a slip in its syntax is said before torch is loaded
     from marble.cli.live import follow
-    from marble.compute import Executor, Inline, Processes
+    from marble.compute import Executor, Inline, Processes, locks
     from marble.experiment import Experiment
     from marble.training.protocol import run_all
 
     loaded = Experiment.load(experiment)
-    planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
-    typer.echo(loaded.cohort(out).summary())
-    executor: Executor = Inline() if workers == 1 else Processes(workers, threads_per_worker=threads)
-    with follow(loaded.name, planned, workers, terminal.console()) as tell:
-        outcomes = run_all(planned, executor, tell)
-    if any(outcome.ok for outcome in outcomes):
-        write_and_show(out / loaded.name, out / loaded.name / "report")
+    with locks.hold(out / loaded.name / f".run{locks.SUFFIX}", f"experiment '{loaded.name}'"):
+        planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
+        typer.echo(loaded.cohort(out).summary())
+        executor: Executor = Inline() if workers == 1 else Processes(workers, threads_per_worker=threads)
+        with follow(loaded.name, planned, workers, terminal.console()) as tell:
+            outcomes = run_all(planned, executor, tell)
+        if any(outcome.ok for outcome in outcomes):
+            write_and_show(out / loaded.name, out / loaded.name / "report")
     terminal.failures([(o.planned.folder, str(o.reason)) for o in outcomes if not o.ok])

@@ -63,7 +63,7 @@ class _RichBar:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[text]}", style="dim"),
+            TextColumn("{task.fields[text]}", style="dim", markup=False),
         )
         self.shown = Progress(*columns, console=console())
         self._items = self.shown.add_task(what, total=total, text="")

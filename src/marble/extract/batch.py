@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import Literal
 from marble import files
 from marble.bags import BagStore
 from marble.bags.store import BagRecord
-from marble.compute import Done, Executor, Failed, Inline, describe, heard_by, locks, tell
+from marble.compute import Done, Executor, Failed, Inline, Processes, describe, heard_by, locks, tell
 from marble.errors import InputError, MarbleError
 from marble.extract.slide import OtherSlideError, Progress, extract_slide, known_record, source_in, store_for
 from marble.extract.source import ids_of, name_clashes, read_manifest, size_of, unusable_names
@@ -144,7 +145,10 @@ def extract_many(
     for outcome in outcomes.values():
         clock.tell(outcome, len(chosen), on_slide)
     busy: list[Job] = []
-    with heard_by(on_tiles if isinstance(executor, Inline) else None):
+    heard = _Tiles(on_tiles)
+    if isinstance(executor, Processes):
+        executor = dataclasses.replace(executor, on_news=lambda _job, news: heard(news))
+    with heard_by(heard):
         for work, todo in ((run, jobs), (partial(run, wait=True), busy)):
             for ended in executor.map(work, todo):
                 if isinstance(ended, Done) and ended.result is None:
@@ -237,6 +241,17 @@ def _outcome(ended: Done[Job, BagRecord | None] | Failed[Job], store: BagStore) 
 def _missing_tiles(record: BagRecord) -> int:
     counts = record.details.get("missing_tiles", ())
     return sum(count for count in counts if isinstance(count, int)) if isinstance(counts, list | tuple) else 0
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Passes on how far slides are; what else a slide tells only shows that it is alive."""
+
+    listener: Callable[[Progress], None] | None
+
+    def __call__(self, news: object) -> None:
+        if self.listener is not None and isinstance(news, Progress):
+            self.listener(news)
 
 
 class _Clock:

@@ -29,8 +29,8 @@ _CHUNK_BYTES = 1 << 20
 
 
 def export_store(store: Path, out: Path) -> Iterator[Path]:
-    """Write every bag of a store, yielding each file once it is complete on disk."""
-    bags = BagStore(store)
+    """Write every bag of a store, or of the only store below a folder, yielding each file once it is complete."""
+    bags = BagStore.find(store)
     slides = bags.slide_ids()
     if not slides:
         raise InputError("no bags to export", where=store, hint="Make them with `marble extract` or `marble import`")

@@ -92,12 +92,10 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / "run.json"
     if not path.exists():
         raise RunError("not a finished run: run.json is missing", where=folder, hint="Finish it with `marble run`")
-    record = files.read_json(path)
-    if not isinstance(record, dict) or "format" not in record:
-        raise RunError("not the record of a run", where=path, hint="Make it again with `marble run`")
-    if record["format"] != FORMAT:
+    record: dict[str, Any] = files.read_json(path, dict)
+    if record.get("format") != FORMAT:
         raise RunError(
-            f"run format {record['format']} is not {FORMAT}", where=path, hint="Make it again with `marble run`"
+            f"run format {record.get('format')} is not {FORMAT}", where=path, hint="Make it again with `marble run`"
         )
     if record.get("seal") != seal_of(record):
         raise IntegrityError(
