@@ -70,7 +70,7 @@ def split(
         paths.existing(check)
     if out is not None:
         paths.output_folder(out)
-    from marble.cohorts import audit, holdout, kfold, read_cohort, write_splits
+    from marble.cohorts import audit, holdout, kfold, read_cohort, site_report, write_splits
     from marble.errors import InputError
     from marble.specs import unknown_choice
 
@@ -98,5 +98,6 @@ def split(
         splits = holdout(found, repeats=repeats or 5, seed=seed, by_site=by_site)
     else:
         splits = kfold(found, folds=folds or 5, repeats=repeats or 1, seed=seed, by_site=by_site)
+    typer.echo(f"first split: {site_report(found, splits[0]).line()}")
     for path in write_splits(splits, out, found):
         typer.echo(f"wrote {path}")
