@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marble.cohorts import Case, Cohort, audit, holdout
+from marble.cohorts import Case, Cohort, Split, audit, holdout
 
 COHORT = Cohort(
     "made",
@@ -141,3 +141,15 @@ def test_exactly_the_planted_patients_are_named(
     assert set(found.shared("train", "test")) == names & set(split.train)
     assert set(found.shared("test", "val")) == names & set(split.val)
     assert found.shared("train", "val") == ()
+
+
+def test_one_file_under_two_names_is_a_leak(tmp_path: Path) -> None:
+    path = write(tmp_path, ["s0", "s1"], ["s2"], ["copy of s1", "s3"])
+    contents = {"s0": "aa", "s1": "bb", "s2": "cc", "copy of s1": "bb"}
+    assert not audit(path, case_is_slide=True).leaks
+    found = audit(path, case_is_slide=True, contents=contents)
+    assert found.leaks
+    assert "leak: 1 slide of train and test from one file: s1 = copy of s1" in "\n".join(found.lines())
+    cases = tuple(Case(f"p{i}", (name,), "ab"[i % 2]) for i, name in enumerate(["s0", "s1", "s2", "copy of s1", "s3"]))
+    by_patient = Split(train=("p0", "p1"), val=("p2",), test=("p3", "p4"), scheme="x", repeat=0)
+    assert audit(by_patient, Cohort("c", "classification", cases, ("a", "b")), contents=contents).leaks

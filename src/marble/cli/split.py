@@ -19,6 +19,9 @@ def split(
     check: Annotated[
         Path | None, typer.Option(help="Audit this split file or folder instead of making splits.")
     ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="With --check: bags whose records tell one file under two names.")
+    ] = None,
     scheme: Annotated[str | None, typer.Option(help="holdout (80/10/10, the default) or kfold (nested).")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="5 for holdout, 1 for kfold if not given.")] = None,
     folds: Annotated[int | None, typer.Option(min=3, help="Folds of kfold, which it implies; default 5.")] = None,
@@ -70,7 +73,7 @@ def split(
         paths.existing(check)
     if out is not None:
         paths.output_folder(out)
-    from marble.cohorts import audit, holdout, kfold, read_cohort, write_splits
+    from marble.cohorts import audit, holdout, kfold, read_cohort, site_report, write_splits
     from marble.errors import InputError
     from marble.specs import unknown_choice
 
@@ -82,7 +85,7 @@ def split(
     }  # fmt: skip
     found = None if cohort is None else read_cohort(cohort, **options)
     if check is not None:
-        result = audit(check, found, case_is_slide=case_is_slide)
+        result = audit(check, found, case_is_slide=case_is_slide, contents=_contents(store))
         for line in result.lines():
             typer.echo(line)
         raise typer.Exit(1 if result.leaks or result.unknown_patients else 0)
@@ -98,5 +101,16 @@ def split(
         splits = holdout(found, repeats=repeats or 5, seed=seed, by_site=by_site)
     else:
         splits = kfold(found, folds=folds or 5, repeats=repeats or 1, seed=seed, by_site=by_site)
+    typer.echo(f"first split: {site_report(found, splits[0]).line()}")
     for path in write_splits(splits, out, found):
         typer.echo(f"wrote {path}")
+
+
+def _contents(store: Path | None) -> dict[str, str]:
+    """The hash of each slide's file, where the bags' records hold it (`marble extract --hash` or a manifest)."""
+    from marble.bags.store import BagStore
+
+    if store is None:
+        return {}
+    sources = {record.slide_id: record.details.get("source") or {} for record in BagStore(store).records()}
+    return {slide: source["sha256"] for slide, source in sources.items() if source.get("sha256")}

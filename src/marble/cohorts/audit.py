@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -90,18 +90,23 @@ class Audit:
 
 
 def audit(
-    what: str | Path | Split | Sequence[Split], cohort: Cohort | None = None, *, case_is_slide: bool = False
+    what: str | Path | Split | Sequence[Split],
+    cohort: Cohort | None = None,
+    *,
+    case_is_slide: bool = False,
+    contents: Mapping[str, str] | None = None,
 ) -> Audit:
     """Audit a split file, a folder of them, or splits.
 
     Without a cohort, the file itself or TCGA barcodes say who the patients are; other names are a fault, unless
-    `case_is_slide` says that each is a patient.
+    `case_is_slide` says that each is a patient. `contents` are hashes of the slides' files by slide id: one file under
+    two names is a leak, whatever the patients are called.
     """
     if isinstance(what, str | Path):
         stated = load_split_files(what)
     else:
         stated = [_as_stated(split) for split in ([what] if isinstance(what, Split) else what)]
-    return Audit(tuple(_audit_one(split, cohort, case_is_slide) for split in stated))
+    return Audit(tuple(_audit_one(split, cohort, case_is_slide, contents or {}) for split in stated))
 
 
 def _as_stated(split: Split) -> SplitFile:
@@ -109,11 +114,12 @@ def _as_stated(split: Split) -> SplitFile:
     return SplitFile(split.scheme, split.repeat, split.scheme, split.seed, members)
 
 
-def _audit_one(split: SplitFile, cohort: Cohort | None, case_is_slide: bool) -> SplitAudit:
+def _audit_one(split: SplitFile, cohort: Cohort | None, case_is_slide: bool, contents: Mapping[str, str]) -> SplitAudit:
     resolve = _Patients(cohort)
     by_part = {part: {resolve(member.stands_for) for member in split.members[part]} for part in PARTS}
     findings = [
         *_shared_patients(by_part),
+        *_shared_contents(split, by_part, cohort, contents),
         *_spellings(split, resolve),
         *_repeated(split),
         *_empty_parts(split),
@@ -144,6 +150,21 @@ def _shared_patients(by_part: dict[str, set[str]]) -> Iterable[Finding]:
         shared = sorted(by_part[one] & by_part[other])
         if shared:
             yield Finding("leak", f"{_count(shared, 'patient')} in both {one} and {other}", (one, other), tuple(shared))
+
+
+def _shared_contents(
+    split: SplitFile, by_part: dict[str, set[str]], cohort: Cohort | None, contents: Mapping[str, str]
+) -> Iterable[Finding]:
+    """Slides of two parts that are the same file."""
+    slides = {part: {slide_id_of(member.name) for member in split.members[part]} for part in PARTS}
+    for part, patients in by_part.items() if cohort is not None else ():
+        slides[part] |= {slide for name in patients if name in cohort for slide in cohort.case(name).slides}
+    for one, other in combinations(PARTS, 2):
+        there = {contents[slide]: slide for slide in sorted(slides[other]) if slide in contents}
+        pairs = [(slide, there[contents[slide]]) for slide in sorted(slides[one]) if contents.get(slide) in there]
+        same = tuple(f"{slide} = {twin}" for slide, twin in pairs if slide != twin)
+        if same:
+            yield Finding("leak", f"{_count(same, 'slide')} of {one} and {other} from one file", (one, other), same)
 
 
 def _spellings(split: SplitFile, resolve: _Patients) -> Iterable[Finding]:

@@ -73,11 +73,14 @@ def read_level(path: Path, hints: LevelHints) -> Tiles:
 def _by_slide(paths: Iterable[Path]) -> Found:
     found = Found()
     for path in sorted(paths):
-        if path.suffix not in _SUFFIXES or path.name.startswith(".") or not path.is_file():
+        if path.suffix not in _SUFFIXES or path.name.startswith("."):
             continue
         slide_id = slide_id_of(path)
         known = found.files.setdefault(slide_id, path)
-        if known != path and known.suffix == path.suffix:
+        if not path.is_file():
+            reason = "a folder" if path.is_dir() else "no file that can be read (a broken link?)"
+            found.doubts[slide_id] = f"{path}: this is {reason}"
+        elif known != path and known.suffix == path.suffix:
             found.doubts[slide_id] = f"two files of slide '{slide_id}', {known} and {path}: keep one of them"
         elif _SUFFIXES.index(path.suffix) < _SUFFIXES.index(known.suffix):
             found.files[slide_id] = path
