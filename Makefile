@@ -85,6 +85,7 @@ browser-test: setup ## the viewer in a real browser
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y chromium; } \
 	  || { echo "Install your system's Chromium first"; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[browser]'
+	@[ -d web/node_modules/axe-core ] || npm ci --prefix web --ignore-scripts --no-audit --no-fund --silent
 	$(BIN)/python -m pytest -m browser --timeout 600
 
 clean: ## remove everything that was made

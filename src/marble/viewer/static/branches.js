@@ -61,7 +61,7 @@ export class Branches {
     const picture = document.createElement("img");
     picture.src = `/api/slides/${this.key}/crops/${level}/${i}?bag=${this.lattice.bag}`;
     picture.loading = "lazy";
-    picture.alt = "";
+    picture.alt = `Tile of ${this.lattice.nameOf(level)}, rank and value:`;
     const words = document.createElement("span");
     const value = weight === null ? "" : brief(weight);
     for (const part of [`#${rank}`, value]) {
@@ -69,7 +69,6 @@ export class Branches {
       piece.textContent = part;
       words.append(piece);
     }
-    button.setAttribute("aria-label", `Rank ${rank}, ${this.lattice.nameOf(level)}, weight ${value || "unknown"}`);
     button.append(picture, words);
     button.addEventListener("click", () => this.onChoose({ level, index: i }));
     const row = document.createElement("li");

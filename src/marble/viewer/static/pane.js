@@ -40,6 +40,7 @@ export class Pane {
       tileSources: source(key, lattice),
     });
     this.layer = new Layer(this.viewer, lattice);
+    this.viewer.canvas.setAttribute("role", "application"); // it takes the arrow keys for itself
     this.viewer.canvas.setAttribute("aria-label", "Slide: arrow keys move, plus and minus zoom");
     this.viewer.addHandler("update-viewport", () => this.draw());
     this.viewer.addHandler("open", () => this.element.setAttribute("data-open", "1"));
