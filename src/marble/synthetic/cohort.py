@@ -30,7 +30,8 @@ def write_cohort(
 
     Args:
         folder: where to write.
-        kind: the planted signal (see `synthetic.bags`, `synthetic.three_scales`); `noise` plants none, so nothing can be learned honestly.
+        kind: the planted signal (see `synthetic.bags`, and `synthetic.three_scales` for bags of three levels); `noise`
+            plants none, so nothing can be learned honestly.
         patients: how many; half of them positive, or with hazards spread evenly.
         recipe: sizes of the bags.
         seed: another seed is another cohort.
