@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
@@ -21,11 +24,13 @@ from marble.errors import BagError, InputError, SlideError
 from marble.models.base import BagModel
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
+from marble.models.routing import check_budget
 from marble.tasks.base import Decision
 from marble.training.membership import Membership
+from marble.training.routing import Routing, read_routing
 from marble.training.run import Run
 
-__all__ = ["Answer", "Predictor", "SlideOptions", "bags_of", "predict"]
+__all__ = ["Answer", "Predictor", "RunChooser", "SlideOptions", "bags_of", "chooser_of", "predict"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +44,7 @@ class Answer:
     membership: Membership  # the part of the run that the slide was in
     warnings: tuple[str, ...] = ()
     curve: dict[float, float] = field(default_factory=dict)  # time -> survival probability
+    fine_tiles: int | None = None  # how many were looked at, where routing chose them
 
     @property
     def label(self) -> str | None:
@@ -52,23 +58,36 @@ class Answer:
             body["predicted"] = self.label
         curve = {f"survival_at_{time:g}": value for time, value in self.curve.items()}
         said = "; ".join(self.warnings)
-        return body | self.readout | curve | {"order_sd": self.prediction.order_sd, "warnings": said}
+        routed = {} if self.fine_tiles is None else {"fine_tiles": self.fine_tiles}
+        return body | self.readout | curve | routed | {"order_sd": self.prediction.order_sd, "warnings": said}
 
 
 class Predictor:
-    """A run opened once and asked many times."""
+    """A run opened once and asked many times.
 
-    def __init__(self, run: str | Path | Run) -> None:
+    Args:
+        run: the run, or its folder.
+        routed: look only at the fine tiles that the run's router chooses (`marble route`).
+        budget: share of the fine tiles that it may choose; by default the one sealed into the run.
+    """
+
+    def __init__(self, run: str | Path | Run, *, routed: bool = False, budget: float | None = None) -> None:
         self.run = run if isinstance(run, Run) else Run.open(run)
         self.task = self.run.task
         self.model: BagModel = self.run.model()
         self.orders = int(self.run.record["orders"])
         self.members = self.run.members
+        self.routing: Routing | None = None
+        if budget is not None:
+            check_budget(budget)
+        if routed or (budget is not None and budget < 1):  # the whole of a slide needs no router
+            self.routing = Routing.open(self.run, self.model, budget)
 
     def answer(self, bag: Bag) -> Answer:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in."""
         with _threads(int(self.run.record["threads"])):  # sums depend on their number
-            prediction = infer(self.model, bag, self.orders)
+            seen = bag if self.routing is None else self.routing.prune(bag)
+            prediction = infer(self.model, seen, self.orders)
         calibration = self.run.calibration
         readout = self.task.readout(prediction.logits, calibration)
         decision = self.task.decide(readout, calibration)
@@ -81,6 +100,7 @@ class Predictor:
             membership,
             tuple(self._warnings(bag, membership)),
             self.task.curve(readout, calibration),
+            None if self.routing is None else len(seen.finest),
         )
 
     def _warnings(self, bag: Bag, membership: Membership) -> Iterator[str]:
@@ -121,22 +141,58 @@ class SlideOptions:
     spec: Path | None = None
 
 
+@dataclass(frozen=True)
+class RunChooser:
+    """A run's router as extraction takes it: opened in the process that works on the slide."""
+
+    folder: Path
+    budget: float
+
+    def identity(self) -> dict[str, Any]:
+        return {"routing": read_routing(self.folder)["sha256"], "budget": self.budget}
+
+    def keep(self, seen: Bag, below: NDArray[np.int64], total: int, depth: int) -> NDArray[np.bool_]:
+        predictor = _opened(self.folder, self.budget)
+        assert predictor.routing is not None
+        if depth != predictor.routing.router.levels:
+            raise InputError(f"slides of {depth} levels, but the router was made for {predictor.routing.router.levels}")
+        with _threads(int(predictor.run.record["threads"])):
+            kept: NDArray[np.bool_] = predictor.routing.keep(seen, torch.from_numpy(below), total, depth).numpy()
+        return kept
+
+
+def chooser_of(run: str | Path, budget: float | None = None) -> RunChooser:
+    """The router of a run, for `marble.extract`; with the budget sealed into the run unless another is given."""
+    folder = Path(run)
+    predictor = Predictor(folder, routed=True, budget=budget)
+    assert predictor.routing is not None
+    return RunChooser(folder.resolve(), predictor.routing.budget)
+
+
+@lru_cache(maxsize=2)
+def _opened(folder: Path, budget: float) -> Predictor:
+    return Predictor(folder, routed=True, budget=budget)
+
+
 def bags_of(
-    sources: Iterable[str | Path], run: Run, options: SlideOptions | None = None
+    sources: Iterable[str | Path], run: Run, options: SlideOptions | None = None, routing: Routing | None = None
 ) -> Iterator[tuple[str, Bag | Exception]]:
     """Every bag of the sources: a store, a bag file in one, or a slide file (tiled and embedded as in training).
 
-    A source that cannot be used is yielded with its error, and the rest goes on.
+    Of a slide, with `routing`, only the fine tiles that it chooses are read and embedded. A source that cannot be used
+    is yielded with its error, and the rest goes on.
     """
     for source in sources:
         path = Path(source)
         try:
-            yield from _bags_at(path, run, options or SlideOptions())
+            yield from _bags_at(path, run, options or SlideOptions(), routing)
         except Exception as error:  # one bad source must not end the batch
             yield str(path), error
 
 
-def _bags_at(path: Path, run: Run, options: SlideOptions) -> Iterator[tuple[str, Bag | Exception]]:
+def _bags_at(
+    path: Path, run: Run, options: SlideOptions, routing: Routing | None
+) -> Iterator[tuple[str, Bag | Exception]]:
     if path.is_dir():
         store = BagStore.find(path, like=run.provenance)
         for slide_id in store.slide_ids():
@@ -148,7 +204,7 @@ def _bags_at(path: Path, run: Run, options: SlideOptions) -> Iterator[tuple[str,
             raise InputError("no record beside this bag says that it is whole", where=path, hint="Extract it again")
         yield known[path], _load(store, known[path])
     elif path.exists():
-        yield path.stem, _extract(path, run, options)
+        yield path.stem, _extract(path, run, options, routing)
     else:
         raise InputError("no such slide, bag or store", where=path)
 
@@ -160,8 +216,8 @@ def _load(store: BagStore, slide_id: str) -> Bag | Exception:
         return error
 
 
-def _extract(path: Path, run: Run, options: SlideOptions) -> Bag:
-    """Tile and embed a slide exactly as the run's training bags were."""
+def _extract(path: Path, run: Run, options: SlideOptions, routing: Routing | None) -> Bag:
+    """Tile and embed a slide exactly as the run's training bags were; of its branches, those that routing chooses."""
     from marble.extract import ExtractSpec, Machine, extract_slide, store_for
 
     settings = run.record["bags"].get("notes", {}).get("extract")
@@ -179,11 +235,13 @@ def _extract(path: Path, run: Run, options: SlideOptions) -> Bag:
     if outlines is not None and outlines.is_dir():
         outlines = outlines / f"{path.stem}.geojson"
     machine = Machine(device=options.device, weights=dict(options.weights))
+    chooser = None if routing is None else RunChooser(run.folder.resolve(), routing.budget)
     with TemporaryDirectory(prefix="marble-predict-") as scratch:
         # Hashed, so that a slide of the training part is known again under any name.
         record = extract_slide(
-            path, spec, scratch, machine=machine, mpp=options.mpp, outlines=outlines, hash_source=path.is_file()
-        )
+            path, spec, scratch, machine=machine, mpp=options.mpp, outlines=outlines, hash_source=path.is_file(),
+            chooser=chooser,
+        )  # fmt: skip
         if record.status != "ok":
             raise SlideError(f"{record.status} at {record.stage}: {record.reason}", where=path)
-        return store_for(scratch, spec).load(record.slide_id)  # stays mapped when the folder is gone
+        return store_for(scratch, spec, chooser).load(record.slide_id)  # stays mapped when the folder is gone

@@ -9,6 +9,7 @@ from marble import files
 from marble.bags import store as bag_store
 from marble.bags.store import BagStore, file_stem
 from marble.errors import InputError, MarbleError
+from marble.training import routing
 from marble.training.results import find_runs, read_predictions, read_run
 
 
@@ -78,6 +79,8 @@ def _verify_run(folder: Path, verdict: Verdict) -> None:
             path = folder / file
             if not path.exists() or files.sha256_file(path) != record["sha256"][name]:
                 verdict.faults.append(f"{path}: missing or changed since it was written. Run the experiment again")
+        if (folder / routing.RECORD).exists():
+            routing.read_routing(folder)
     except Exception as error:  # as above
         verdict.faults.append(_fault(folder, error))
 

@@ -65,6 +65,7 @@ TAKES: dict[str, tuple[str, ...]] = {
     "split": ("{path}", "--out", "{out}"),
     "run": ("{path}", "--out", "{out}"),
     "report": ("{path}", "--out", "{out}"),
+    "route": ("{path}", "--bags", "{path}"),
     "predict": ("{path}", "{path}", "--out", "{out}"),
     "heatmap": ("{path}", "{path}", "--out", "{out}"),
     "view": ("{path}",),

@@ -29,6 +29,7 @@ VERBS = {
     "split": "marble.cli.split:split",
     "run": "marble.cli.run:run",
     "report": "marble.cli.report:report",
+    "route": "marble.cli.route:route",
     "predict": "marble.cli.predict:predict",
     "heatmap": "marble.cli.heatmap:heatmap",
     "view": "marble.cli.view:view",

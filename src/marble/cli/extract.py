@@ -24,6 +24,7 @@ from marble.cli.slide_options import (
     settings,
     weight_files,
 )
+from marble.errors import InputError
 
 IdFrom = Literal["stem", "path"]
 
@@ -59,6 +60,10 @@ def extract(
     id_from: Annotated[IdFrom, typer.Option(help="Slide ids: the file's stem, or its path below SOURCES.")] = "stem",
     replace: Annotated[bool, typer.Option(help="Replace bags of other slides that have the same id.")] = False,
     hash_source: Annotated[bool, typer.Option("--hash", help="Put each slide's SHA-256 into its record.")] = False,
+    route: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Embed only branches this run's router picks.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Share of fine tiles for --route; else the run's own.")] = None,
 ) -> None:
     """Slides -> bags: one nested lattice, every tile embedded, resumable. Start it again to go on."""
     paths.sources(sources)
@@ -68,6 +73,10 @@ def extract(
             paths.existing_file(table, "table")
     if outlines is not None:
         paths.existing_folder(outlines, "folder of outlines")
+    if route is not None:
+        paths.existing_folder(route, "folder of a run")
+    elif budget is not None:
+        raise InputError("--budget is a share of what --route chooses from", hint="Give --route RUN too")
     local = weight_files(weights)
     wanted = settings(
         spec,
@@ -93,6 +102,11 @@ def extract(
     chosen = extract_spec(wanted, spec)
     for caution in chosen.cautions():
         typer.secho(f"caution: {caution}", err=True, fg=typer.colors.YELLOW)
+    chooser = None
+    if route is not None:
+        from marble.prediction import chooser_of
+
+        chooser = chooser_of(route, budget)
     found = find_slides(sources)
     machine = Machine(device, threads, local, allow_download)
     # Slides are always read in processes of their own: a decoder that crashes or hangs costs one slide.
@@ -123,6 +137,7 @@ def extract(
             replace=replace,
             on_slide=ended,
             on_tiles=under_way,
+            chooser=chooser,
         )
     rows = [(printable(o.slide_id), o.status, o.tiles, printable(o.reason or "")) for o in summary.outcomes]
     terminal.table(f"bags in {summary.store}", ["slide", "status", "tiles", "reason"], rows)

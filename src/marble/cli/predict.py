@@ -24,6 +24,10 @@ def predict(
     mpp: SlideMpp = None,
     outlines: SlideOutlines = None,
     spec: RunSpecFile = None,
+    routed: Annotated[
+        bool, typer.Option("--routed", help="Only the fine tiles `marble route` found worth it.")
+    ] = False,
+    budget: Annotated[float | None, typer.Option(help="Routed, with this share of the fine tiles, as 0.25.")] = None,
 ) -> None:
     """Ask a trained model about slides or bags: one row each."""
     paths.existing_folder(run_folder, "folder of a run")
@@ -36,11 +40,11 @@ def predict(
     from marble.prediction import Predictor, SlideOptions, bags_of
     from marble.reports.tables import rows_csv
 
-    predictor = Predictor(run_folder)
+    predictor = Predictor(run_folder, routed=routed, budget=budget)
     rows: list[dict[str, Any]] = []
     failed: list[tuple[str, str]] = []
     options = SlideOptions(device, weight_files(weights), mpp, outlines, spec)
-    for name, bag in bags_of(sources, predictor.run, options):
+    for name, bag in bags_of(sources, predictor.run, options, predictor.routing):
         try:
             if isinstance(bag, Exception):
                 raise bag

@@ -16,6 +16,7 @@ from marble.bags import BagStore
 from marble.bags.store import BagRecord
 from marble.compute import Done, Executor, Failed, Inline, Processes, describe, heard_by, locks, tell
 from marble.errors import InputError, MarbleError
+from marble.extract.choosing import Chooser
 from marble.extract.slide import OtherSlideError, Progress, extract_slide, known_record, source_in, store_for
 from marble.extract.source import ids_of, name_clashes, read_manifest, size_of, unusable_names
 from marble.extract.spec import ExtractSpec, Machine, forget_encoders, load_encoders
@@ -100,6 +101,7 @@ def extract_many(
     replace: bool = False,
     on_slide: Callable[[BatchProgress], None] | None = None,
     on_tiles: Callable[[Progress], None] | None = None,
+    chooser: Chooser | None = None,
 ) -> Summary:
     """Extract every slide; a failing one, even one that kills its worker, costs only itself.
 
@@ -119,6 +121,7 @@ def extract_many(
         replace: bags of other slides with the same id.
         on_slide: called after every slide.
         on_tiles: called after every batch of tiles, where the executor hears of them.
+        chooser: says between levels which branches to go on with; tiles of the others are never read.
     """
     began = time.monotonic()
     executor, machine = executor or Inline(), machine or Machine()
@@ -127,7 +130,7 @@ def extract_many(
         raise InputError("no slides to extract", hint="Give slide files, or folders that hold some")
     sizes = read_mpp_csv(mpp_csv) if mpp_csv is not None else {}
     hashes = read_manifest(manifest) if manifest is not None else None
-    store = store_for(store_root, spec)
+    store = store_for(store_root, spec, chooser)
     files.make_folder(store.root)
     files.sweep(store.root)
     locks.sweep(store.root)
@@ -139,8 +142,9 @@ def extract_many(
     outcomes = {path: _refused(path, named[path], reason) for path, reason in refused.items()}
     jobs = [_job(path, named[path], sizes, hashes, outlines) for path in chosen if path not in refused]
     run = partial(
-        _run, spec=spec, store_root=store_root, machine=machine, hash_source=hash_source, replace=replace, wait=False
-    )
+        _run, spec=spec, store_root=store_root, machine=machine, hash_source=hash_source, replace=replace,
+        chooser=chooser, wait=False,
+    )  # fmt: skip
     clock = _Clock([job.path for job in jobs], began)
     for outcome in outcomes.values():
         clock.tell(outcome, len(chosen), on_slide)
@@ -168,6 +172,7 @@ def _run(
     machine: Machine,
     hash_source: bool,
     replace: bool,
+    chooser: Chooser | None,
     wait: bool,
 ) -> BagRecord | None:
     """The slide's record; None if another process is working on it and we do not wait."""
@@ -185,6 +190,7 @@ def _run(
             slide_id=job.slide_id,
             replace=replace,
             wait=wait,
+            chooser=chooser,
         )
     except locks.BusyError:
         return None

@@ -19,6 +19,7 @@ from marble.bags.store import BagRecord, file_stem
 from marble.compute import describe, locks, tell
 from marble.encoders import Encoder
 from marble.errors import InputError, MarbleError, SlideError
+from marble.extract.choosing import Chooser, chosen, folder_suffix
 from marble.extract.pipeline import LevelTokens, encode_level, one_torch_thread
 from marble.extract.source import Source
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
@@ -49,9 +50,9 @@ class Progress:
         return (self.total - self.done) / self.tiles_per_s if self.done else float("inf")
 
 
-def store_for(store_root: str | Path, spec: ExtractSpec) -> BagStore:
-    """The store of bags made with exactly these settings."""
-    return BagStore(Path(store_root) / spec.fingerprint())
+def store_for(store_root: str | Path, spec: ExtractSpec, chooser: Chooser | None = None) -> BagStore:
+    """The store of bags made with exactly these settings, of branches chosen in exactly this way."""
+    return BagStore(Path(store_root) / (spec.fingerprint() + folder_suffix(chooser)))
 
 
 def extract_slide(
@@ -68,6 +69,7 @@ def extract_slide(
     slide_id: str | None = None,
     replace: bool = False,
     wait: bool = True,
+    chooser: Chooser | None = None,
 ) -> BagRecord:
     """Segment, lay, read, encode and save one slide; return its record, whose status is ok, failed or excluded.
 
@@ -89,10 +91,11 @@ def extract_slide(
         slide_id: of the bag; by default made from the file's name.
         replace: the bag of another slide with the same id.
         wait: for another process that works on this very slide; else `BusyError`.
+        chooser: says between levels which branches to go on with; tiles of the others are never read.
     """
     path, machine = Path(path), machine or Machine()
     slide_id = slide_id or slide_id_of(path)
-    store = store_for(store_root, spec)
+    store = store_for(store_root, spec, chooser)
     drawn = None if outlines is None else Path(outlines)
     try:
         source = Source.of(path, hashed=hash_source, expect_sha256=expect_sha256, mpp=mpp, outlines=drawn)
@@ -115,7 +118,7 @@ def extract_slide(
                 where=path,
                 hint="Make ids from paths with --id-from path, use another store, or replace the bag with --replace",
             )
-        work = _Extraction(path, slide_id, spec, machine, encoders, source, drawn, on_progress)
+        work = _Extraction(path, slide_id, spec, machine, encoders, source, drawn, on_progress, chooser)
         if not (store.root / SPEC_FILE).exists():
             files.publish(store.root / SPEC_FILE, spec.to_toml())
         try:
@@ -175,6 +178,7 @@ class _Extraction:
     source: Source
     outlines: Path | None
     on_progress: Callable[[Progress], None] | None
+    chooser: Chooser | None = None
     stage: str = "open"
 
     def run(self) -> tuple[Bag, dict[str, Any]]:
@@ -195,6 +199,8 @@ class _Extraction:
             "missing_tiles": [int(level.missing.sum()) for level in tokens],
             "dropped_with_parent": [int((~level.encoded & ~level.missing).sum()) for level in tokens],
         }
+        if self.chooser is not None:
+            details["route"] = self.chooser.identity()
         return bag, details
 
     def _encode(self, slide: Slide, pyramid: Pyramid) -> list[LevelTokens]:
@@ -213,12 +219,19 @@ class _Extraction:
             for level, encoder in enumerate(self.encoders):
                 parent = pyramid.parents[level]
                 keep = np.ones(len(pyramid.cells[level]), np.bool_) if parent is None else levels[-1].encoded[parent]
+                # below a branch that was not chosen nothing is read, not even to learn what is missing
+                only = None if self.chooser is None or not keep.any() else np.flatnonzero(keep)
+                count.add(0 if only is None else len(keep) - len(only))
                 done = encode_level(
                     slide, pyramid, level, encoder, pool, threads=threads, batch=self.spec.batch,
-                    dtype=self.spec.dtype, keep=keep & (missing <= limit), on_tiles=count.add,
+                    dtype=self.spec.dtype, keep=keep & (missing <= limit), only=only,
+                    on_tiles=count.add,
                 )  # fmt: skip
                 levels.append(done)
                 missing += int(done.missing.sum())
+                if self.chooser is not None and level + 1 < pyramid.depth and missing <= limit:
+                    seen = _levels(pyramid, levels)
+                    levels[-1] = chosen(self.chooser, self.slide_id, pyramid, seen, done, level)
         if missing > limit:
             raise SlideError(
                 f"{missing} of {total} tiles lack pixels ({missing / total:.1%}; the limit is "
@@ -263,7 +276,8 @@ class _Extraction:
                 "backends": [encoder.backend for encoder in self.encoders],
                 "upsampled": pyramid.upsampled,
                 "cautions": cautions,
-            },
+            }
+            | ({} if self.chooser is None else {"route": self.chooser.identity()}),
         )
 
 

@@ -85,6 +85,13 @@ class BagModel(nn.Module):
         """What is done to a bag before each training step; nothing, unless the model's paper says so."""
         return bag
 
+    def coarse_tokens(self, seen: Bag) -> Tensor:
+        """(T, W) what the model makes of the finest tiles of `seen`, which holds only the coarse levels of a bag.
+
+        Models that look at nothing but the finest level make nothing of them: the tokens, standardised if it is.
+        """
+        return self.cast(seen.finest, seen, seen.depth - 1)
+
     def extra_loss(self, out: Output, label: int) -> Tensor | None:
         """A further loss that needs the class label (CLAM's instance clustering); None for everyone else."""
         return None

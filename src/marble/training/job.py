@@ -89,8 +89,8 @@ class FitJob(Spec):
         dim: width of the tokens.
         train, val: the patients training may learn from and select on.
         orders, val_orders: fixed token orders averaged in the final predictions and in validation.
-        order_tolerance: how much of a final prediction, in logits, may be left to the choice of orders; where
-            validation says that fewer than `orders` are enough for that, fewer are taken. None takes them all.
+        order_tolerance: how much of a final prediction, in logits, may be left to the choice of orders; fewer than
+            `orders` are taken where validation says that they are enough for that. None takes them all.
         threads: BLAS threads; sums depend on their number, so it belongs to the result.
     """
 

@@ -175,8 +175,15 @@ class Marble(BagModel):
 
     def forward_as_written(self, bag: Bag) -> Output:
         """The paper's equations line by line: the reference for `forward`."""
-        Y = torch.empty(0)
         levels, moved = arranged(self._read(bag), self.orders)
+        Y, pooled_coarse = self._encode(bag, levels)
+        scores = self.score(Y)[:, 0]
+        alpha = torch.softmax(scores, dim=0)
+        return self._output([*pooled_coarse, alpha @ Y], alpha, moved[-1], bag)
+
+    def _encode(self, bag: Bag, levels: Sequence[Level]) -> tuple[Tensor, list[Tensor]]:
+        """Y of the last of `levels`, and the pooled vectors of those before it that are read out."""
+        Y = torch.empty(0)
         pooled_coarse: list[Tensor] = []
         for k, level in enumerate(levels):
             s: Tensor | None = None  # scores that the level is read by
@@ -199,9 +206,15 @@ class Marble(BagModel):
                 X = X + M if self.block == "prenorm" else M
             Y = X if read is None else X[inverse(read)]
             pooled_coarse += self._pool_coarse(k, Y)
-        scores = self.score(Y)[:, 0]
-        alpha = torch.softmax(scores, dim=0)
-        return self._output([*pooled_coarse, alpha @ Y], alpha, moved[-1], bag)
+        return Y, pooled_coarse
+
+    def coarse_tokens(self, seen: Bag) -> Tensor:
+        """(T, D) Y of the finest level of `seen`; a model that mixes one level has none for the others."""
+        if len(self.mixers) == 1:
+            return super().coarse_tokens(seen)
+        levels, moved = arranged(seen.levels, self.orders[: seen.depth])
+        Y, _ = self._encode(seen, levels)
+        return Y if moved[-1] is None else Y[inverse(moved[-1])]
 
     def _pool_coarse(self, k: int, Y: Tensor) -> list[Tensor]:
         """The pooled vector (D,) of a coarser level, where these are read out; else nothing."""
