@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marble.bags.provenance import Provenance
+from marble.bags.provenance import MADE_UP_CELLS, Provenance
 from marble.errors import BagError, NonFiniteError
 
 FEATURE_DTYPES = (torch.float16, torch.float32, torch.float64)
@@ -90,6 +90,16 @@ class Bag:
         object.__setattr__(self, "checked", True)
         if not checked:
             object.__setattr__(self, "levels", _validated(slide_id, self.levels))
+
+    @staticmethod
+    def of_tokens(tokens: Tensor, slide_id: str = "tokens") -> Bag:
+        """A bag of one level from tokens (N, D) whose places nobody knows; their order stands in for them."""
+        tokens = _tensor(tokens)
+        if tokens.ndim != 2 or len(tokens) == 0:
+            raise BagError(f"tokens must be (N, D) with N > 0, got {tuple(tokens.shape)}", where=slide_id)
+        column = torch.arange(len(tokens))
+        cells = torch.stack([torch.zeros_like(column), column], dim=1)  # (N, 2)
+        return Bag(slide_id, [Level(tokens, cells)], Provenance(notes={MADE_UP_CELLS: "given without coordinates"}))
 
     @property
     def finest(self) -> Level:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from marble import files
 from marble.bags.bag import Bag, Level
@@ -183,6 +184,20 @@ class BagStore:
         """Slides that have a bag."""
         return [record.slide_id for record in self.records() if record.status == "ok"]
 
+    def __iter__(self) -> Iterator[Bag]:
+        """Every bag, one at a time; none is held."""
+        return (self.load(slide_id) for slide_id in self.slide_ids())
+
+    def __len__(self) -> int:
+        return len(self.slide_ids())
+
+    def __bool__(self) -> bool:
+        return True  # a store is there, also while it is empty
+
+    def dataset(self, slide_ids: Sequence[str] | None = None) -> BagDataset:
+        """The bags as a torch dataset: item i is the bag of the i-th slide, loaded when it is asked for."""
+        return BagDataset(self, self.slide_ids() if slide_ids is None else list(slide_ids))
+
     def __contains__(self, slide_id: object) -> bool:
         return (
             isinstance(slide_id, str) and self.record_path(slide_id).exists() and self.record(slide_id).status == "ok"
@@ -221,6 +236,19 @@ class BagStore:
             raise IntegrityError("provenance differs from the record's", where=path, hint="Extract the slide again")
         if (self.root / "store.json").exists():
             bag.provenance.require_same_recipe(self.common(), where=path, against=self.root / "store.json")
+
+
+class BagDataset(Dataset[Bag]):
+    """A view of a store for torch's loaders; give the loader `batch_size=None`, since bags differ in size."""
+
+    def __init__(self, store: BagStore, slide_ids: list[str]) -> None:
+        self.store, self.slide_ids = store, slide_ids
+
+    def __len__(self) -> int:
+        return len(self.slide_ids)
+
+    def __getitem__(self, index: int) -> Bag:
+        return self.store.load(self.slide_ids[index])
 
 
 def _is_store(folder: Path) -> bool:

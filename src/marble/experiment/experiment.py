@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from marble import files
 from marble.bags.store import BagStore
 from marble.cohorts.cohort import Cohort
 from marble.cohorts.split_files import read_splits
-from marble.cohorts.splits import Split, holdout, kfold
+from marble.cohorts.splits import PARTS, Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
 from marble.errors import InputError, RunError, SpecError
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
@@ -99,45 +100,54 @@ class Experiment:
         require(self.spec.track)
         out = Path(out)
         cohort, store = self.cohort(out), self.store(out)
-        have = set(store.slide_ids())
-        counts = _account(cohort, store, have)
+        stock = Stock.of(cohort, store)
+        runs = [self.plan_split(cohort, stock, split, out, threads, allow_drift) for split in self.splits(cohort)]
+        return list(itertools.chain.from_iterable(runs))
+
+    def plan_split(
+        self,
+        cohort: Cohort,
+        stock: Stock,
+        split: Split,
+        out: Path,
+        threads: int,
+        allow_drift: bool,
+        required: Sequence[str] = PARTS,
+    ) -> list[PlannedRun]:
+        """Every model on one split; no part of it that is `required` may be empty."""
+        parts = {part: _cases(cohort, set(getattr(split, part)), stock.slides) for part in PARTS}
+        for part in required:
+            if not parts[part]:
+                raise RunError(f"no {part} patient has a bag", where=f"{self.name}, repeat {split.repeat}")
+        test = files.publish_json(
+            out / self.name / "held-out" / f"{split.repeat}.json",
+            HeldOut(cases=tuple(parts["test"])).model_dump(mode="json"),
+        )
+        bags = _bags_hash(stock.store, parts)
         planned = []
-        for split in self.splits(cohort):
-            parts = {part: _cases(cohort, set(getattr(split, part)), have) for part in ("train", "val", "test")}
-            for part, cases in parts.items():
-                if not cases:
-                    raise RunError(f"no {part} patient has a bag", where=f"{self.name}, repeat {split.repeat}")
-            test = files.publish_json(
-                out / self.name / "held-out" / f"{split.repeat}.json",
-                HeldOut(cases=tuple(parts["test"])).model_dump(mode="json"),
-            )
-            bags = _bags_hash(store, parts)
-            for model in _with_baselines(self.spec):
-                for variant, options in _variants(model):
-                    job = self._job(model, options, cohort, store, split, parts, bags, threads)
-                    about = {
-                        "experiment": self.name,
-                        "model": model.key,
-                        "variant": variant,
-                        "repeat": split.repeat,
-                        "scheme": self.spec.split.scheme,
-                        "slides": counts,
-                        "scored_by": cohort.scored_by,
-                        "paper": self.spec.paper.get(model.key, {}),
-                    }
-                    folder = (
-                        out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
+        for model in _with_baselines(self.spec):
+            for variant, options in _variants(model):
+                about = {
+                    "experiment": self.name,
+                    "model": model.key,
+                    "variant": variant,
+                    "repeat": split.repeat,
+                    "scheme": self.spec.split.scheme,
+                    "slides": stock.counts,
+                    "scored_by": cohort.scored_by,
+                    "paper": self.spec.paper.get(model.key, {}),
+                }
+                folder = out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
+                planned.append(
+                    PlannedRun(
+                        folder=str(folder),
+                        job=self._job(model, options, cohort, stock.store, split, parts, bags, threads),
+                        test=str(test),
+                        about=about,
+                        allow_drift=allow_drift,
+                        track=self.spec.track,
                     )
-                    planned.append(
-                        PlannedRun(
-                            folder=str(folder),
-                            job=job,
-                            test=str(test),
-                            about=about,
-                            allow_drift=allow_drift,
-                            track=self.spec.track,
-                        )
-                    )
+                )
         return planned
 
     def _job(
@@ -228,8 +238,21 @@ def _cases(cohort: Cohort, patients: set[str], have: set[str]) -> list[CaseSpec]
     return cases
 
 
+@dataclass(frozen=True)
+class Stock:
+    """The bags there are, and the account of the cohort's slides: in = used + excluded by reason."""
+
+    store: BagStore
+    slides: set[str]
+    counts: dict[str, Any]
+
+    @staticmethod
+    def of(cohort: Cohort, store: BagStore) -> Stock:
+        slides = set(store.slide_ids())
+        return Stock(store, slides, _account(cohort, store, slides))
+
+
 def _account(cohort: Cohort, store: BagStore, have: set[str]) -> dict[str, Any]:
-    """Slides in = used + excluded by reason."""
     noted = {record.slide_id: record for record in store.records() if record.status != "ok"}
     reasons: Counter[str] = Counter(item.reason for item in cohort.excluded)
     for slide in cohort.slides():

@@ -6,9 +6,9 @@ done to a bag before a training step it says in `augment`; what its authors did 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -77,8 +77,18 @@ class BagModel(nn.Module):
     def forward(self, bag: Bag) -> Output:
         raise NotImplementedError
 
-    def __call__(self, bag: Bag) -> Output:
-        output: Output = super().__call__(bag)
+    @overload
+    def __call__(self, bag: Bag | Tensor) -> Output: ...
+
+    @overload
+    def __call__(self, bag: Sequence[Bag | Tensor]) -> list[Output]: ...
+
+    def __call__(self, bag: Bag | Tensor | Sequence[Bag | Tensor]) -> Output | list[Output]:
+        """An output for a bag, or for tokens (N, D) of one level; a list of outputs for a list."""
+        if isinstance(bag, list | tuple):
+            return [self(one) for one in bag]
+        assert isinstance(bag, Bag | Tensor)
+        output: Output = super().__call__(bag if isinstance(bag, Bag) else Bag.of_tokens(bag))
         return output
 
     def augment(self, bag: Bag, rng: torch.Generator) -> Bag:

@@ -37,6 +37,11 @@ MODELS: dict[str, str] = {
 }
 
 
+def list_models() -> list[str]:
+    """Every name that `build` and `fit` take."""
+    return list(MODELS)
+
+
 def model_class(name: str) -> type[BagModel]:
     """The class behind a name, or an error with the valid names."""
     if name not in MODELS:
