@@ -1,14 +1,15 @@
 """The door for Python: `fit` trains a model on bags, and the `Run` it returns answers, explains and draws.
 
-    run = marble.fit(bags, targets, model="marble")
-    run.predict(bag).label
-    pandas.DataFrame(run.attention(bag))
-    run.plot(bag).savefig("why.png")
+run = marble.fit(bags, targets, model="marble")
+run.predict(bag).label
+pandas.DataFrame(run.attention(bag))
+run.plot(bag).savefig("why.png")
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -65,21 +66,29 @@ def fit(
     planned = plan_fit(
         given, root, model=model, validation=validation, test=test, seed=seed, threads=threads, options=options
     )
-    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), torch.get_rng_state()
-    try:
+    with _torch_as_it_was():
         execute(planned)
-    finally:  # torch is left as it was found
-        torch.set_num_threads(before[0])
-        torch.use_deterministic_algorithms(before[1])
-        torch.set_rng_state(before[2])
     return Run(planned.folder)
+
+
+@contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """Whatever is set inside is set back: threads, determinism, the state of the random numbers."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(deterministic)
 
 
 class Run:
     """A trained model with everything needed to use it again: a folder of `marble run`, or what `fit` made."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.predictor = Predictor(folder)
+        with _torch_as_it_was():  # a model is built with random weights before its own are loaded
+            self.predictor = Predictor(folder)
         self.folder = Path(folder)
 
     @property
@@ -95,7 +104,11 @@ class Run:
     def predict(self, source: Any, options: SlideOptions | None = None) -> Any:
         """An `Answer` for a bag, an array (N, D) or a slide file; a list of answers for several, or for a store."""
         answers = [self.predictor.answer(bag) for bag in self._bags(source, options)]
-        single = isinstance(source, Bag) or _is_array(source) or (isinstance(source, str | Path) and not Path(source).is_dir())
+        single = (
+            isinstance(source, Bag)
+            or _is_array(source)
+            or (isinstance(source, str | Path) and not Path(source).is_dir())
+        )
         return answers[0] if single else answers
 
     def attention(self, source: Any) -> dict[str, NDArray[Any]]:

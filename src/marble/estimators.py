@@ -100,8 +100,9 @@ class MarbleClassifier(ClassifierMixin, _BagEstimator):  # type: ignore[misc]
 
     def predict(self, X: Sequence[Any]) -> NDArray[Any]:
         """(n,) the class that the run calls, by the same rule as `marble predict`."""
+        answers = self._answers(X)
         by_name = {str(each): each for each in self.classes_.tolist()}
-        return np.array([by_name[answer.label] for answer in self._answers(X)], dtype=self.classes_.dtype)
+        return np.array([by_name[answer.label] for answer in answers], dtype=self.classes_.dtype)
 
     def score(self, X: Sequence[Any], y: Any) -> float:
         """Accuracy."""
@@ -120,9 +121,7 @@ class MarbleSurvival(_BagEstimator):
     def score(self, X: Sequence[Any], y: Any) -> float:
         """Harrell's concordance index."""
         outcomes = [SurvivalTime(float(time), bool(event)) for time, event in map(_time_and_event, y)]
-        found = harrell_c(
-            self.predict(X), np.array([o.time for o in outcomes]), np.array([o.event for o in outcomes])
-        )
+        found = harrell_c(self.predict(X), np.array([o.time for o in outcomes]), np.array([o.event for o in outcomes]))
         if not isinstance(found, float):
             raise InputError(f"the concordance of these cases is {found}")
         return found

@@ -93,7 +93,7 @@ def test_no_setting_of_torch_is_left_changed() -> None:
     [
         ({"targets": ["a"]}, "1 targets for 16 bags"),
         ({"targets": {"s00": "a"}}, "targets lacks 's01'"),
-        ({"targets": [0.5] * 16}, "Say task=\"regression\""),
+        ({"targets": [0.5] * 16}, 'Say task="regression"'),
         ({"targets": [None] * 16}, "neither a class"),
         ({"task": "survival"}, "the targets are for classification"),
         ({"model": "abmli"}, "abmil"),

@@ -45,10 +45,12 @@ def as_bag(features: Any, slide_id: str) -> Bag:
 def collect(bags: Bags, targets: Any, folder: Path, task: str | None, groups: Any) -> Given:
     """Put the bags into a store (below `folder`, unless they are in one) and say what each is to be predicted as."""
     store, ids = _stored(bags, folder, list(targets) if isinstance(targets, Mapping) else None)
-    of_bag = {
-        slide: _target(value, slide, task) for slide, value in _aligned("targets", targets, ids).items()
-    }
-    patients = {slide: normal(str(who)) for slide, who in _aligned("groups", groups, ids).items()} if groups is not None else {}
+    of_bag = {slide: _target(value, slide, task) for slide, value in _aligned("targets", targets, ids).items()}
+    patients = (
+        {slide: normal(str(who)) for slide, who in _aligned("groups", groups, ids).items()}
+        if groups is not None
+        else {}
+    )
     return Given(store, of_bag, {slide: patients.get(slide, slide) for slide in ids}, _task(of_bag.values(), task))
 
 
@@ -139,7 +141,9 @@ def _target(value: Any, slide: str, task: str | None) -> Target:
         return value
     if isinstance(value, np.void | tuple | list | np.ndarray) and len(value) == 2:
         first, second = value
-        time, event = (second, first) if isinstance(first, bool | np.bool_) else (first, second)  # sksurv: (event, time)
+        time, event = (
+            (second, first) if isinstance(first, bool | np.bool_) else (first, second)
+        )  # sksurv: (event, time)
         return SurvivalTime(float(time), bool(event))
     if isinstance(value, np.generic):
         value = value.item()
@@ -172,7 +176,9 @@ def _cohort(given: Given) -> Cohort:
     for patient, own in sorted(slides.items()):
         targets = {given.targets[slide] for slide in own}
         if len(targets) > 1:
-            raise InputError(f"bags of patient '{patient}' have several targets: {', '.join(map(str, sorted(targets, key=str)))}")
+            raise InputError(
+                f"bags of patient '{patient}' have several targets: {', '.join(map(str, sorted(targets, key=str)))}"
+            )
         cases.append(Case(patient, tuple(sorted(own)), targets.pop()))
     classes = tuple(sorted({case.target for case in cases if isinstance(case.target, str)}))
     return Cohort("python", given.task, tuple(cases), classes)
