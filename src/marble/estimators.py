@@ -61,7 +61,12 @@ class _BagEstimator(BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Sequence[Any], y: Any, groups: Any = None) -> Self:
         """Train on bags X with targets y; `groups` names the patient of every bag."""
-        named = {"drop_rate": self.drop_rate, "epochs": self.epochs, "lr": self.lr, "recipe": self.recipe}
+        named: dict[str, Any] = {
+            "drop_rate": self.drop_rate,
+            "epochs": self.epochs,
+            "lr": self.lr,
+            "recipe": self.recipe,
+        }
         chosen = {key: value for key, value in named.items() if value is not None}
         self.run_ = fit(
             list(X), y, self.model, task=self.task, groups=groups, validation=self.validation, seed=self.seed,

@@ -139,12 +139,8 @@ def _target(value: Any, slide: str, task: str | None) -> Target:
     """A class, a follow-up or a number, from what numpy, pandas and people write."""
     if isinstance(value, SurvivalTime):
         return value
-    if isinstance(value, np.void | tuple | list | np.ndarray) and len(value) == 2:
-        first, second = value
-        time, event = (
-            (second, first) if isinstance(first, bool | np.bool_) else (first, second)
-        )  # sksurv: (event, time)
-        return SurvivalTime(float(time), bool(event))
+    if isinstance(value, np.void | tuple | list | np.ndarray):
+        return _follow_up(list(value.item() if isinstance(value, np.void) else value), slide)
     if isinstance(value, np.generic):
         value = value.item()
     if task == "regression":
@@ -158,11 +154,21 @@ def _target(value: Any, slide: str, task: str | None) -> Target:
     return normal(str(int(value) if isinstance(value, float) else value))
 
 
+def _follow_up(pair: list[Any], slide: str) -> SurvivalTime:
+    """(time, event), or scikit-survival's (event, time): the event is the one that is true or false."""
+    if len(pair) != 2:
+        raise InputError(f"a follow-up is (time, event), got {len(pair)} values", where=slide)
+    first, second = pair
+    time, event = (second, first) if isinstance(first, bool | np.bool_) else (first, second)
+    return SurvivalTime(float(time), bool(event))
+
+
 def _task(targets: Iterable[Target], task: str | None) -> TaskName:
     kinds = {type(target) for target in targets}
     if len(kinds) != 1:
         raise InputError(f"targets are of several kinds: {', '.join(sorted(kind.__name__ for kind in kinds))}")
-    found: TaskName = {SurvivalTime: "survival", float: "regression", str: "classification"}[kinds.pop()]  # type: ignore[index]
+    kind = kinds.pop()
+    found: TaskName = "survival" if kind is SurvivalTime else "regression" if kind is float else "classification"
     if task is not None and task != found:
         raise InputError(f"the targets are for {found}, task is '{task}'")
     return found
