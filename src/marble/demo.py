@@ -30,7 +30,7 @@ cohort = "cohort.csv"
 task = "classification"
 bags = { store = "bags", magnifications = [5, 20], encoder = "lite0" }
 split = { scheme = "kfold", folds = 4, repeats = 1 }
-train = { epochs = 10, warmup = 1, lr = 5e-5, patience = 6, orders = 4 }
+train = { recipe = "common", epochs = 10, warmup = 1, lr = 5e-5, patience = 6, orders = 4 }
 models = [
   { name = "marble" },
   { name = "marble", label = "marble, 20x only", levels = 1 },

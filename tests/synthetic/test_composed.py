@@ -70,8 +70,8 @@ def test_the_label_moves_what_it_should_and_nothing_else(signal: Signal) -> None
         spreads.append(found.std(dim=0))
     moved = (means[1] - means[0]).tolist()
     expected = {
-        "cross-scale": (0, 0, 0.6),
-        "survival": (0, 0, 0.6),
+        "cross-scale": (0, 0, 0.8),
+        "survival": (0, 0, 0.8),
         "fine-only": (0, 0.16, 0),
         "coarse-only": (0.4, 0, 0.4),  # more of the tissue is marked, so more of the fine tiles lie in it
         "neighbourhood": (0, 0, 0),

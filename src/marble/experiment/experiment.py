@@ -18,11 +18,11 @@ from marble.cohorts.tables import read_cohort
 from marble.errors import InputError, RunError, SpecError
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
 from marble.experiment.stores import find_store
-from marble.models import COMMON, Recipe, model_class, model_options, small
+from marble.models import COMMON, SMALL_BELOW, Recipe, model_class, model_options, small
 from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
-from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec
+from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec, TrainedBy
 from marble.training.run import HeldOut, PlannedRun
 from marble.training.trackers import require
 
@@ -164,8 +164,7 @@ class Experiment:
         record = store.record(parts["train"][0].slides[0])
         if "levels" in model_options(model.name) and "levels" not in options:
             options = {**options, "levels": len(record.levels)}
-        name = model.recipe or self.spec.train.recipe
-        recipe, fitting = self._recipe(model, name, sum(len(case.slides) for case in parts["train"]))
+        name, recipe, fitting = self._recipe(model, sum(len(case.slides) for case in parts["train"]))
         options = {**fitting, **options}
         return FitJob(
             model=model.name,
@@ -197,22 +196,34 @@ class Experiment:
             threads=threads,
         )
 
-    def _recipe(self, model: ModelSpec, name: str, slides: int) -> tuple[Recipe, dict[str, Any]]:
-        """The recipe for so many training slides, and the options that go with it unless the experiment sets them."""
-        kind, changes = model_class(model.name), self.spec.train.changes()
-        options: dict[str, Any] = {}
-        if name == "authors":
-            recipe, options = kind.as_authors(self.spec.task)
-            changes = {key: value for key, value in changes.items() if key == "standardise"}
-        elif name == "small":
-            recipe, options = small(slides), dict(kind.small_options)
-        else:
-            recipe = COMMON
+    def _recipe(self, model: ModelSpec, slides: int) -> tuple[TrainedBy, Recipe, dict[str, Any]]:
+        """The recipe for so many training slides: its name, itself, and the options that the model gets with it."""
+        kind, asked, changes = (
+            model_class(model.name),
+            model.recipe or self.spec.train.recipe,
+            self.spec.train.changes(),
+        )
         if model.standardise is not None:
             changes["standardise"] = model.standardise
-        if issubclass(kind, ClosedForm):  # solved, so only for losses that are convex
-            changes |= {"survival_loss": "cox", "class_loss": "cross-entropy"}
-        return replace(recipe, **changes), options
+        if issubclass(kind, ClosedForm):  # for losses that are convex, and of vectors it standardises itself
+            return "solved", COMMON, {}
+        if asked == "authors":
+            recipe, options = kind.as_authors(self.spec.task)
+            own = {key: value for key, value in changes.items() if key == "standardise"}
+            return asked, replace(recipe, **own), options
+        if asked == "common" or (asked == "auto" and slides >= SMALL_BELOW):
+            return "common", replace(COMMON, **changes), {}
+        return "small", replace(small(slides), **changes), dict(kind.small_options)
+
+    def _why(self, model: ModelSpec, job: FitJob) -> str:
+        """Which recipe a run was trained by, and who says so."""
+        if job.recipe_name == "solved":
+            return "solved: ridge regression, the strength by inner cross-validation"
+        if (model.recipe or self.spec.train.recipe) != "auto":
+            return f"{job.recipe_name}: the experiment asks for it"
+        slides = sum(len(case.slides) for case in job.train)
+        than = f"fewer than {SMALL_BELOW}" if job.recipe_name == "small" else f"at least {SMALL_BELOW}"
+        return f"{job.recipe_name}: {slides} training slides, {than}"
 
     def _synthetic(self, spec: CohortSpec, out: Path) -> tuple[Path, BagStore]:
         kind = spec.path.removeprefix(SYNTHETIC)

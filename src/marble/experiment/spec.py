@@ -14,7 +14,7 @@ from marble.training.trackers import Tracker
 
 SYNTHETIC = "synthetic:"
 
-RecipeName = Literal["common", "small", "authors"]
+RecipeName = Literal["auto", "common", "small", "authors"]
 
 
 class CohortSpec(Spec):
@@ -68,10 +68,11 @@ class SplitSpec(Spec):
 class TrainSpec(Spec):
     """Which recipe, and changes to it; what is not given stays as the recipe has it.
 
+    `auto` is the small recipe for few training slides and the common one, the paper's, for more.
     `standardise` holds for every recipe; the other changes are not made to the authors' recipes.
     """
 
-    recipe: RecipeName = "common"
+    recipe: RecipeName = "auto"
     standardise: bool | None = None
     epochs: int | None = Field(default=None, ge=1)
     warmup: int | None = Field(default=None, ge=0)

@@ -8,6 +8,7 @@ from marble.models.registry import MODELS, build, list_models, model_class, mode
 __all__ = [
     "COMMON",
     "MODELS",
+    "SMALL_BELOW",
     "BagModel",
     "Output",
     "Recipe",

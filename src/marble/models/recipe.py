@@ -44,6 +44,8 @@ class Recipe:
 
 COMMON = Recipe()
 
+#: training slides below which the small recipe is the default: what it was searched for and shown on
+SMALL_BELOW = 300
 #: optimiser steps the small recipe aims at, and its least and most epochs
 SMALL_STEPS, SMALL_EPOCHS = 2400, (5, 40)
 

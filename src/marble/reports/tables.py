@@ -70,8 +70,13 @@ def table_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         quoted = [f"{row.model.record['about']['paper'][name]:g}" if name in row.model.record["about"]["paper"] else ""
                   for name in paper]  # fmt: skip
         model = row.model.record["model"]
-        body.append([row.model.key, *cells, *tests, *quoted, model["recipe"], f"{model['parameters']:,}"])
+        body.append([row.model.key, *cells, *tests, *quoted, _recipe(model), f"{model['parameters']:,}"])
     return header, body
+
+
+def _recipe(model: dict[str, Any]) -> str:
+    """How a model was trained: the recipe's name, and whether its tokens were standardised."""
+    return f"{model['recipe']}, standardised" if model.get("standardised") else str(model["recipe"])
 
 
 def table_markdown(comparison: Comparison) -> str:

@@ -49,10 +49,10 @@ MARKED_COARSE, MARKED_FINE = 0.5, 0.25
 LEAST = (20, 80)
 #: how far the label moves a share away from its middle, in either direction
 EFFECT: dict[Signal, dict[Strength, float]] = {
-    "cross-scale": {"weak": 0.2, "middle": 0.3, "strong": 0.5},
+    "cross-scale": {"weak": 0.3, "middle": 0.4, "strong": 0.5},
     "fine-only": {"weak": 0.04, "middle": 0.08, "strong": 0.15},
     "coarse-only": {"weak": 0.1, "middle": 0.2, "strong": 0.3},
-    "survival": {"weak": 0.2, "middle": 0.3, "strong": 0.5},
+    "survival": {"weak": 0.3, "middle": 0.4, "strong": 0.5},
     "neighbourhood": {"weak": 0.2, "middle": 0.35, "strong": 0.5},
 }
 

@@ -169,6 +169,9 @@ class RegressionCriterion(Criterion):
             raise InputError("not one of the training slides of this criterion", where=slide_id)
         return self._losses(logits[None], [self._targets[slide_id]])[0]
 
+    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+        return self._losses(logits, [self._targets[slide_id] for slide_id in slide_ids]).sum()
+
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         if not targets:
             return Undefined("no cases")

@@ -6,7 +6,6 @@ Validation patients have no part in it: they give the row its figures, as for ev
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from marble.bags.augment import canonical, generator
 from marble.bags.store import BagStore
 from marble.models.statistics import Moments
 from marble.models.zoo.probe import ClosedForm
+from marble.targets import SurvivalTime
 from marble.tasks.base import Task
 from marble.training.evaluate import history_row, validate
 from marble.training.job import CaseSpec, FitJob
@@ -67,9 +67,9 @@ def solve_fit(job: FitJob, task: Task, model: ClosedForm) -> FitResult:
 
 
 def inner_folds(cases: tuple[CaseSpec, ...], seed: int) -> list[set[str]]:
-    """Patients dealt to folds class by class (or by event), in an order drawn from the seed and their names."""
-    stratum: Mapping[str, str] = {
-        case.case_id: str(case.target.label if case.target.label is not None else case.target.event)
+    """Patients dealt to folds class by class (by event, by size), in an order drawn from the seed and their names."""
+    stratum = {
+        case.case_id: _stratum(case)
         for case in sorted(cases, key=lambda case: (case.case_id, case.slides), reverse=True)
     }
     drawn = sorted(stratum, key=lambda name: (stratum[name], generator(seed, name, "inner-fold").initial_seed()))
@@ -77,3 +77,11 @@ def inner_folds(cases: tuple[CaseSpec, ...], seed: int) -> list[set[str]]:
     for place, name in enumerate(drawn):
         folds[place % len(folds)].add(name)
     return folds
+
+
+def _stratum(case: CaseSpec) -> tuple[float, str]:
+    """What patients are sorted by before they are dealt."""
+    target = case.target.value()
+    if isinstance(target, SurvivalTime):
+        return float(target.event), ""
+    return (0.0, target) if isinstance(target, str) else (target, "")

@@ -14,6 +14,9 @@ from marble.tasks.base import Task
 from marble.tasks.classification import ClassLoss, DecisionRule
 from marble.tasks.registry import TASKS, build_task, task_class
 
+#: the recipe a model was trained by; "solved" for one that needs none
+TrainedBy = Literal["common", "small", "authors", "solved"]
+
 
 class TargetSpec(Spec):
     """A class label, a number, or a time and whether the event happened."""
@@ -99,7 +102,7 @@ class FitJob(Spec):
     dim: int = Field(gt=0)
     task: TaskSpec
     recipe: Recipe
-    recipe_name: Literal["common", "small", "authors"] = "common"
+    recipe_name: TrainedBy = "common"
     store: str
     bags_sha256: str
     train: tuple[CaseSpec, ...] = Field(min_length=1)

@@ -107,6 +107,8 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
             "dim": job.dim,
             "parameters": done["parameters"],
             "recipe": job.recipe_name,
+            "standardised": job.recipe.standardise,
+            "train_slides": sum(len(case.slides) for case in job.train),
         },
         "task": job.bound_task.model_dump(mode="json"),
         "split": job.split,

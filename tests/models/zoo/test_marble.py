@@ -141,7 +141,7 @@ def uneven(bag: Bag) -> Bag:
 @pytest.mark.parametrize(
     "options",
     [{}, {"block": "prenorm"}, {"project": 6}, {"project": 6, "block": "prenorm"}, {"readout": "all"}, {"levels": 1},
-     {"levels": 1, "level": 0}, {"fusion": "none"}, {"levels": 3}],
+     {"levels": 1, "level": 0}, {"fusion": "none"}, {"levels": 3}, {"mixer": "set"}, {"mixer": "set", "project": 6}],
 )  # fmt: skip
 def test_folded_statistics_are_the_explicit_ones(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], composed: bool

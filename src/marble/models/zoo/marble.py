@@ -269,11 +269,10 @@ class Marble(BagModel):
             return BlockInput(X, W, shift[None], torch.zeros(len(X), dtype=torch.int64, device=X.device))
         phi = self.phi[k - 1]
         assert isinstance(phi, nn.Linear)
-        W_x, W_c, bias = phi.weight[:, : self.width], phi.weight[:, self.width :], phi.bias
+        W_x, W_c = phi.weight[:, : self.width], phi.weight[:, self.width :]
+        bias: Tensor | None = phi.bias
         if not changed:
-            W_x, folded = self.inputs.fold(W_x, bias, place, slide)
-            assert folded is not None
-            bias = folded
+            W_x, bias = self.inputs.fold(W_x, bias, place, slide)
         parent = self._parents(bag, levels, k)
         context = linear(above, W_c, bias)  # (T_{k-1}, D) once per parent, not once per child
         training = torch.is_grad_enabled()

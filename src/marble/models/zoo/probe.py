@@ -1,7 +1,7 @@
 """The probe: a linear model of a slide's mean features; and `tiles`: one of its number of tiles alone.
 
 What any study must beat before it claims that a network learned something. Both are solved, not trained step by step:
-a ridge regression (logistic, or Cox for survival) whose strength is chosen by cross-validation inside the training
+a ridge regression (logistic, Cox or linear) whose strength is chosen by cross-validation inside the training
 patients (`training.closed_form`).
 """
 
@@ -30,7 +30,9 @@ class ClosedForm(BagModel):
         super().__init__(dim, outputs, level)
         self.register_buffer("center", torch.zeros(features))
         self.register_buffer("scale", torch.ones(features))
-        self.head = nn.Linear(features, outputs, bias=outputs > 1)  # a Cox risk has no intercept
+        self.head = nn.Linear(
+            features, outputs, bias=outputs > 1
+        )  # neither a Cox risk nor a standardised number needs an intercept
 
     def describe(self, bag: Bag) -> Tensor:
         """V (F,) of one slide."""
