@@ -127,6 +127,7 @@ class Experiment:
         planned = []
         for model in _with_baselines(self.spec):
             for variant, options in _variants(model):
+                job = self._job(model, options, cohort, stock.store, split, parts, bags, threads)
                 about = {
                     "experiment": self.name,
                     "model": model.key,
@@ -135,13 +136,14 @@ class Experiment:
                     "scheme": self.spec.split.scheme,
                     "slides": stock.counts,
                     "scored_by": cohort.scored_by,
+                    "recipe": self._why(model, job),
                     "paper": self.spec.paper.get(model.key, {}),
                 }
                 folder = out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
                 planned.append(
                     PlannedRun(
                         folder=str(folder),
-                        job=self._job(model, options, cohort, stock.store, split, parts, bags, threads),
+                        job=job,
                         test=str(test),
                         about=about,
                         allow_drift=allow_drift,

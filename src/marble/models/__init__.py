@@ -2,7 +2,7 @@
 
 from marble.models.base import BagModel, Output, Side
 from marble.models.originals.weights import load_reference
-from marble.models.recipe import COMMON, Recipe, small
+from marble.models.recipe import COMMON, SMALL_BELOW, Recipe, small
 from marble.models.registry import MODELS, build, list_models, model_class, model_options
 
 __all__ = [
