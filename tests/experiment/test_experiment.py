@@ -149,3 +149,18 @@ def test_a_table_compares_the_repeats_that_all_models_have_finished(tmp_path: Pa
         f"MISSING: repeats {missing}, which not every model has finished"
         in (tmp_path / "report" / "table.md").read_text()
     )
+
+
+def test_patients_without_a_slide_are_not_counted_as_slides(tmp_path: Path) -> None:
+    table, store = write_cohort(tmp_path, "burden", patients=24, two_slides=0.0)
+    cases = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    clinical = ["PATIENT,label", *(f"{case},{label}" for case, _, label in cases), "P9998,positive", "P9999,negative"]
+    slides = ["PATIENT,FILENAME", *(f"{case},{slide}.h5" for case, slide, _ in cases)]
+    (tmp_path / "clinical.csv").write_text("\n".join(clinical) + "\n")
+    (tmp_path / "slides.csv").write_text("\n".join(slides) + "\n")
+    (tmp_path / "e.toml").write_text(
+        'cohort = { path = "clinical.csv", slide_table = "slides.csv", label = "label" }\ntask = "classification"\n'
+        f'bags = {{ store = "{store.root}" }}\nmodels = [{{ name = "mean" }}]\nsplit = {{ repeats = 1 }}\n'
+    )
+    planned = Experiment.load(tmp_path / "e.toml").plan(tmp_path / "out")[0]
+    assert planned.about["slides"] == {"in": 24, "used": 24, "excluded": {}, "patients_without_slides": 2}
