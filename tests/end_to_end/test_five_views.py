@@ -100,6 +100,4 @@ def _accuracy_is_of_these(task: Task, repeat: Repeat, said: dict[str, tuple[str,
 def _listed(page: str, slide: str) -> list[str]:
     """The classes that the case list shows for a slide, one per model."""
     row = next(row for row in re.findall(r"<tr .*?</tr>", page, re.DOTALL) if f"/slide/{key_of('slide', slide)}" in row)
-    found = re.search(r'data-predictions="([^"]*)"', row)
-    assert found is not None
-    return found.group(1).split("|")
+    return re.findall(r'data-said="([^"]*)"', row)

@@ -203,3 +203,18 @@ def test_standardise_is_a_switch_for_all_models_and_for_one(tmp_path: Path) -> N
 @pytest.mark.parametrize(("slides", "epochs"), [(10, 40), (60, 40), (240, 10), (300, 8), (5000, 5)])
 def test_the_small_recipe_aims_at_a_number_of_steps(slides: int, epochs: int) -> None:
     assert small(slides).epochs == epochs
+
+
+def test_patients_without_a_slide_are_not_counted_as_slides(tmp_path: Path) -> None:
+    table, store = write_cohort(tmp_path, "burden", patients=24, two_slides=0.0)
+    cases = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    clinical = ["PATIENT,label", *(f"{case},{label}" for case, _, label in cases), "P9998,positive", "P9999,negative"]
+    slides = ["PATIENT,FILENAME", *(f"{case},{slide}.h5" for case, slide, _ in cases)]
+    (tmp_path / "clinical.csv").write_text("\n".join(clinical) + "\n")
+    (tmp_path / "slides.csv").write_text("\n".join(slides) + "\n")
+    (tmp_path / "e.toml").write_text(
+        'cohort = { path = "clinical.csv", slide_table = "slides.csv", label = "label" }\ntask = "classification"\n'
+        f'bags = {{ store = "{store.root}" }}\nmodels = [{{ name = "mean" }}]\nsplit = {{ repeats = 1 }}\n'
+    )
+    planned = Experiment.load(tmp_path / "e.toml").plan(tmp_path / "out")[0]
+    assert planned.about["slides"] == {"in": 24, "used": 24, "excluded": {}, "patients_without_slides": 2}

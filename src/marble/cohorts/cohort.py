@@ -54,6 +54,7 @@ class Excluded:
     name: str
     reason: str
     row: int | None = None  # of the table
+    slides: int = 1  # that are left out with it
 
 
 @dataclass(frozen=True)

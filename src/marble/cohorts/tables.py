@@ -187,7 +187,7 @@ def _joined(reading: Reading, patients: Patients, pairs: list[tuple[Table, Row, 
         with_slides.add(written)
         entries.append(Entry(table, row, column, written, slide_id, target, reading.site(home, written)))
     reading.excluded += [
-        Excluded(case_id, "patient has no slide")
+        Excluded(case_id, "patient has no slide", slides=0)
         for case_id, _, target in patients.values()
         if case_id not in with_slides and target is not None
     ]

@@ -266,14 +266,20 @@ class Stock:
 
 
 def _account(cohort: Cohort, store: BagStore, have: set[str]) -> dict[str, Any]:
+    """Slides in = used + excluded by reason; patients without a slide are counted, but not as slides."""
     noted = {record.slide_id: record for record in store.records() if record.status != "ok"}
-    reasons: Counter[str] = Counter(item.reason for item in cohort.excluded)
+    reasons: Counter[str] = Counter()
+    for item in cohort.excluded:
+        reasons[item.reason] += item.slides
     for slide in cohort.slides():
         if slide not in have:
             record = noted.get(slide)
             reasons["no bag in the store" if record is None else f"{record.status}: {record.reason}"] += 1
     used = sum(slide in have for slide in cohort.slides())
-    return {"in": used + sum(reasons.values()), "used": used, "excluded": dict(sorted(reasons.items()))}
+    slides = {reason: count for reason, count in sorted(reasons.items()) if count}
+    patients = sum(item.slides == 0 for item in cohort.excluded)
+    counts: dict[str, Any] = {"in": used + sum(slides.values()), "used": used, "excluded": slides}
+    return counts | ({"patients_without_slides": patients} if patients else {})
 
 
 def _bags_hash(store: BagStore, parts: dict[str, list[CaseSpec]]) -> str:

@@ -119,6 +119,8 @@ def caption(comparison: Comparison) -> str:
         f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. "
         f"Slides in: {counts['in']}, used: {counts['used']}, excluded: {excluded}."
     )
+    if counts.get("patients_without_slides"):
+        text += f" Patients without a slide: {counts['patients_without_slides']}."
     text += _undrawn(comparison) + _unfinished(comparison)
     said = results.task.caption([repeat.calibration for model in results.models for repeat in model.repeats])
     text += f" {said}" if said else ""

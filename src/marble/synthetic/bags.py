@@ -84,11 +84,15 @@ def make_bag(slide_id: str, share: float, recipe: BagRecipe, seed: int = 0) -> B
     )
 
 
-def make_burden_bag(slide_id: str, burden: float, recipe: BagRecipe, seed: int = 0) -> Bag:
-    """A two-level bag in which a fraction `burden` of coarse tiles is of kind A and filled with the pattern."""
+def make_burden_bag(slide_id: str, burden: float, recipe: BagRecipe, seed: int = 0, exact: bool = False) -> Bag:
+    """A two-level bag in which a fraction `burden` of coarse tiles is of kind A and filled with the pattern.
+
+    Each tile is drawn for itself, so the share scatters about `burden`; `exact` takes the nearest number of tiles.
+    """
     rng = generator(seed, slide_id, "synthetic-burden")
     bag = make_bag(slide_id, 0.5, recipe, seed)
-    marked = torch.rand(len(bag.levels[0]), generator=rng) < burden  # (T0,)
+    drawn = torch.rand(len(bag.levels[0]), generator=rng)  # (T0,)
+    marked = drawn.argsort().argsort() < round(burden * len(drawn)) if exact else drawn < burden  # (T0,)
     parent = bag.finest.parent
     assert parent is not None
     fine = tokens_that_show(marked[parent], "pattern", recipe, rng)

@@ -61,7 +61,7 @@ def write_cohort(
 def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: int) -> Bag:
     if kind in ("burden", "quantity", "survival"):
         low, high = (0.1, 0.5) if kind == "burden" else (0.05, 0.95)
-        return make_burden_bag(slide_id, low + (high - low) * severity, recipe, seed)
+        return make_burden_bag(slide_id, low + (high - low) * severity, recipe, seed, exact=kind == "quantity")
     if kind == "three-scale":
         return make_three_scale_bag(slide_id, severity, recipe, seed)
     return make_bag(slide_id, 0.5 if kind == "noise" else severity, recipe, seed)

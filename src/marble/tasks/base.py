@@ -196,6 +196,15 @@ class Task(ABC):
         del readout, calibration
         return Decision()
 
+    def pool(self, readouts: Sequence[Mapping[str, float]]) -> Readout:
+        """One readout of several runs' for the same case: the mean of what the logits mean."""
+        return {name: float(np.mean([readout[name] for readout in readouts])) for name in self.columns}
+
+    def pool_calibrations(self, calibrations: Sequence[Calibration]) -> Calibration:
+        """What decides on pooled readouts."""
+        del calibrations
+        return {}
+
     @abstractmethod
     def headline(self, readout: Mapping[str, float], decision: Decision) -> tuple[str, float]:
         """A case's prediction as one word and one number."""

@@ -36,7 +36,7 @@ from marble.tasks.base import (
     stored_column,
 )
 from marble.tasks.temperature import calibrate_temperature
-from marble.tasks.threshold import choose_threshold, log_odds
+from marble.tasks.threshold import SMALLEST, choose_threshold, log_odds
 from marble.tasks.weighted import WeightedMetric
 
 ClassLoss: TypeAlias = Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"]
@@ -211,6 +211,18 @@ class Classification(Task):
         from_p = float(1 / (1 + np.exp(-calibration["threshold"])))
         rule = f"{self.positive_class} from p = {from_p:.4f} on, chosen on validation"
         return Decision(label, rule, from_p)
+
+    def pool(self, readouts: Sequence[Mapping[str, float]]) -> Readout:
+        """The softmax of the mean calibrated logits: of log-probabilities, which differ from logits by a constant."""
+        p = np.array([[readout[name] for name in self.columns] for readout in readouts])  # (runs, K)
+        mean = np.log(np.maximum(p, SMALLEST)).mean(axis=0)
+        return dict(zip(self.columns, torch.softmax(torch.from_numpy(mean), dim=0).tolist(), strict=True))
+
+    def pool_calibrations(self, calibrations: Sequence[Calibration]) -> Calibration:
+        """The mean of the members' thresholds if all have one; otherwise the most probable class is called."""
+        if any(one.get("decision", "argmax") == "argmax" for one in calibrations):
+            return {}
+        return {"decision": "threshold", "threshold": float(np.mean([one["threshold"] for one in calibrations]))}
 
     def headline(self, readout: Mapping[str, float], decision: Decision) -> tuple[str, float]:
         assert decision.label is not None

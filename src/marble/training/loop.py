@@ -50,6 +50,7 @@ class Progression:
     best_metric: float = float("-inf")
     best_loss: float = float("inf")
     metric_since: int = 0  # epochs since the metric last got better
+    seconds: float = 0.0  # of all epochs, also those before a resume
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -99,7 +100,7 @@ class TrainingLoop:
         self.steps_per_epoch = -(-len(self.slides) // (self.recipe.accumulate * self.group))
         self.rate = learning_rate(self.recipe, self.steps_per_epoch)
         self.at = Progression()
-        self.seconds = 0.0
+        self.factor = 1.0  # of the learning rate in the current epoch, by the plateau schedule
 
     def run(self) -> None:
         self._check_selection_is_possible()
@@ -116,17 +117,22 @@ class TrainingLoop:
             began = time.perf_counter()
             loss = self._train_epoch()
             self._validate(loss)
+            self.at.seconds += time.perf_counter() - began
             self._save()
             self.trackers.write(self.at.history)
-            self.seconds += time.perf_counter() - began
             self.progress({"seconds": self.seconds, **self.at.history[-1]})
+
+    @property
+    def seconds(self) -> float:
+        """What all epochs took so far."""
+        return self.at.seconds
 
     # ---- training ----------------------------------------------------------------------------------------------
 
     def _train_epoch(self) -> float:
         self.model.train()
         order = self._order()
-        factor = plateau_factor(
+        self.factor = plateau_factor(
             self.recipe, [row["val_loss"] for row in self.at.history if isinstance(row["val_loss"], float)]
         )
         total = 0.0
@@ -144,7 +150,7 @@ class TrainingLoop:
                 total += self._backward(loss, slide, place)
                 pending = True
             if pending and ((place + 1) % (self.recipe.accumulate * self.group) == 0 or last):
-                self._step(slide, place, factor)
+                self._step(slide, place)
                 pending = False
         return total / len(order)
 
@@ -160,9 +166,9 @@ class TrainingLoop:
         torch.autograd.backward(self.optimizer.scaled(loss / slides))
         return float(loss.detach())
 
-    def _step(self, slide: str, place: int, factor: float) -> None:
+    def _step(self, slide: str, place: int) -> None:
         try:
-            self.optimizer.step(self.rate(self.at.step) * factor)
+            self.optimizer.step(self.rate(self.at.step) * self.factor)
         except RuntimeError as error:
             if "non-finite" not in str(error):
                 raise
@@ -185,9 +191,11 @@ class TrainingLoop:
             return None
         outs = [out for _, out in group]
         loss = outs[0].logits_weight * self.criterion.loss_of_group(slides, torch.stack([out.logits for out in outs]))
-        for streams in zip(*(out.side for out in outs), strict=True):
-            logits = torch.stack([side.logits for side in streams])
-            loss = loss + streams[0].weight * self.criterion.loss_of_group(slides, logits)
+        # A bag too small for a stream of its own (DTFD) stands in with its main prediction.
+        weights = {side.name: side.weight for out in outs for side in out.side}
+        for name, weight in weights.items():
+            said = [{side.name: side.logits for side in out.side}.get(name, out.logits) for out in outs]
+            loss = loss + weight * self.criterion.loss_of_group(slides, torch.stack(said))
         return loss
 
     def _loss(self, slide: str, out: Output) -> Tensor:
@@ -200,11 +208,12 @@ class TrainingLoop:
             loss = loss if extra is None else loss + extra
         return loss
 
+    def _canonical(self, slide: str) -> Bag:
+        return canonical(self.store.load(slide))
+
     def _augmented(self, slide: str) -> Bag:
         # Models that read tiles in raster order see the same order here as in a prediction.
-        return self.model.augment(
-            canonical(self.store.load(slide)), generator(self.job.seed, self.at.epoch, slide, "augment")
-        )
+        return self.model.augment(self._canonical(slide), generator(self.job.seed, self.at.epoch, slide, "augment"))
 
     def _order(self) -> list[str]:
         if self.recipe.sampling == "fixed":
@@ -223,7 +232,7 @@ class TrainingLoop:
             return
         self.model.eval()
         with torch.no_grad():
-            outs = {slide: self.model(bag) for slide, bag in prefetch(self.store.load, self.slides)}
+            outs = {slide: self.model(bag) for slide, bag in prefetch(self._canonical, self.slides)}
         streams = {side.name for out in outs.values() for side in out.side}
         for slide, out in outs.items():
             self.criterion.prime(slide, out.logits)
@@ -244,7 +253,7 @@ class TrainingLoop:
         self._choose(float(metric), float("inf") if isinstance(loss, Undefined) else loss)
         self.at.history.append(
             history_row(self.at.epoch, train_loss, metrics, loss)
-            | {"lr": self.rate(max(0, self.at.step - 1)), "best": self.at.best_epoch == self.at.epoch}
+            | {"lr": self.rate(max(0, self.at.step - 1)) * self.factor, "best": self.at.best_epoch == self.at.epoch}
         )
 
     def _choose(self, metric: float, loss: float) -> None:
