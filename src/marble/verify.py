@@ -8,7 +8,7 @@ from pathlib import Path
 from marble import files
 from marble.bags import store as bag_store
 from marble.bags.store import BagStore, file_stem
-from marble.errors import InputError, MarbleError
+from marble.errors import InputError, IntegrityError, MarbleError
 from marble.training import routing
 from marble.training.results import find_runs, read_predictions, read_run
 
@@ -47,7 +47,9 @@ def _verify_store(store: BagStore, verdict: Verdict) -> None:
                 store.common()
                 continue
             record = bag_store.read_record(path)
-            known.add(file_stem(record.slide_id))
+            known.add(path.stem)
+            if file_stem(record.slide_id) != path.stem:
+                raise IntegrityError(f"record belongs to slide '{record.slide_id}'", where=path)
             if record.status == "ok":
                 bag_store.forget(store.bag_path(record.slide_id))  # trust nothing that was checked before
                 store.load(record.slide_id)

@@ -23,6 +23,8 @@ from marble.cli.slide_options import (
     settings,
 )
 
+NOTABLE = 0.01  # share of the tissue at the edge that is worth a word
+
 
 def tile(
     sources: Sources,
@@ -58,6 +60,7 @@ def tile(
     from marble.errors import InputError
     from marble.extract import find_slides
     from marble.extract.preview import write_preview
+    from marble.identifiers import printable
     from marble.slides.mpp import mpp_of, read_mpp_csv
 
     chosen = extract_spec(wanted, spec)
@@ -65,20 +68,33 @@ def tile(
     if not found:
         raise InputError("no slides to tile", where=sources[0], hint="Give slide files, or folders that hold some")
     sizes = {} if mpp_csv is None else read_mpp_csv(mpp_csv)
-    failed, rows = [], []
+    failed, rows, cut_off = [], [], []
     with terminal.progress("tiling", len(found)) as bar:
         for path in found:
             try:
                 result = write_preview(
-                    path, chosen.pyramid, out, tissue_spec=chosen.tissue, mpp=mpp_of(path, sizes), outlines=outlines
+                    path,
+                    chosen.pyramid,
+                    out,
+                    tissue_spec=chosen.tissue,
+                    quality=chosen.quality,
+                    mpp=mpp_of(path, sizes),
+                    outlines=outlines,
                 )
             except Exception as error:  # the other slides are still tiled
-                failed.append((str(path), describe(error)))
-                bar(f"{path.name}: failed")
+                failed.append((printable(path), printable(describe(error))))
+                bar(f"{printable(path.name)}: failed")
             else:
-                rows.append([path.name, result.tissue, *result.tiles, str(result.picture)])
-                bar(path.name)
+                name = printable(path.name)
+                in_tiles = f"{result.in_tiles:.1%}"
+                rows.append([name, result.tissue, in_tiles, result.left_out, *result.tiles, printable(result.picture)])
+                bar(name)
+                if result.beyond >= NOTABLE and chosen.pyramid.edge == "drop":
+                    cut_off.append((name, result.beyond))
     if rows:
-        levels = [f"level {k}" for k in range(len(rows[0]) - 3)]
-        terminal.table("tiles", ["slide", "tissue", *levels, "preview"], rows)
+        levels = [f"level {k}" for k in range(chosen.pyramid.depth)]
+        terminal.table("tiles", ["slide", "tissue", "of it in tiles", "left out", *levels, "preview"], rows)
+    for name, share in cut_off:
+        text = f"caution: {name}: {share:.1%} of its tissue lies beyond the last whole tile"
+        typer.secho(f"{text}; keep it with --set pyramid.edge=pad", err=True, fg=typer.colors.YELLOW)
     terminal.failures(failed)

@@ -24,6 +24,7 @@ from marble.extract.pipeline import LevelTokens, encode_level, one_torch_thread
 from marble.extract.source import Source
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
 from marble.identifiers import slide_id_of
+from marble.slides import quality
 from marble.slides.lattice import NoTissueError, Pyramid, lay
 from marble.slides.slide import Slide
 from marble.slides.tissue import Tissue, segment
@@ -194,10 +195,18 @@ class _Extraction:
             bag = Bag(self.slide_id, _levels(pyramid, tokens), self._provenance(slide, pyramid))
         details = {
             "source": self.source.record(),
-            "tissue": {"fraction": tissue.fraction, **tissue.measures},
+            "tissue": {
+                "fraction": tissue.fraction,
+                **tissue.measures,
+                "in_tiles": pyramid.tissue_in_tiles,
+                "beyond_tiles": pyramid.tissue_beyond,
+            },
             "lattice": pyramid.record(),
             "missing_tiles": [int(level.missing.sum()) for level in tokens],
-            "dropped_with_parent": [int((~level.encoded & ~level.missing).sum()) for level in tokens],
+            "dropped_with_parent": [
+                int((~level.encoded & ~level.missing & ~_rejected(level)).sum()) for level in tokens
+            ],
+            "quality": _quality(tokens[-1]),
         }
         if self.chooser is not None:
             details["route"] = self.chooser.identity()
@@ -224,8 +233,8 @@ class _Extraction:
                 count.add(0 if only is None else len(keep) - len(only))
                 done = encode_level(
                     slide, pyramid, level, encoder, pool, threads=threads, batch=self.spec.batch,
-                    dtype=self.spec.dtype, keep=keep & (missing <= limit), only=only,
-                    on_tiles=count.add,
+                    dtype=self.spec.dtype, keep=keep & (missing <= limit), only=only, on_tiles=count.add,
+                    quality=self.spec.quality if level == pyramid.depth - 1 else None,
                 )  # fmt: skip
                 levels.append(done)
                 missing += int(done.missing.sum())
@@ -238,6 +247,10 @@ class _Extraction:
                 f"{self.spec.max_missing:.1%})",
                 where=slide.path.name,
                 hint="Copy or export the file again",
+            )
+        if not levels[-1].encoded.any():
+            raise _Excluded(
+                f"none of {len(levels[-1].encoded)} finest tiles is good enough to look at, or has a parent"
             )
         return levels
 
@@ -293,6 +306,16 @@ def _lay(slide: Slide, tissue: Tissue, spec: ExtractSpec) -> Pyramid:
         return lay(slide.l0_size_px, slide.mpp, tissue, spec.pyramid, name=slide.path.name)
     except NoTissueError as error:
         raise _Excluded(str(error)) from None
+
+
+def _rejected(level: LevelTokens) -> NDArray[np.bool_]:
+    return np.zeros(len(level.encoded), np.bool_) if level.rejected is None else level.rejected
+
+
+def _quality(finest: LevelTokens) -> dict[str, Any]:
+    """What the record says of how the bag's finest tiles look."""
+    looks = np.zeros((0, len(quality.COLUMNS)), np.float32) if finest.looks is None else finest.looks[finest.encoded]
+    return quality.to_record(looks, int(_rejected(finest).sum()))
 
 
 class _Counter:
