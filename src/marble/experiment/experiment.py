@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from marble import files
 from marble.bags.store import BagStore
 from marble.cohorts.cohort import Cohort
+from marble.cohorts.sites import site_report
 from marble.cohorts.split_files import read_splits
 from marble.cohorts.splits import Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
@@ -112,6 +113,7 @@ class Experiment:
                 HeldOut(cases=tuple(parts["test"])).model_dump(mode="json"),
             )
             bags = _bags_hash(store, parts)
+            sites = asdict(site_report(cohort, split))
             for model in _with_baselines(self.spec):
                 for variant, options in _variants(model):
                     job = self._job(model, options, cohort, store, split, parts, bags, threads)
@@ -123,6 +125,7 @@ class Experiment:
                         "scheme": self.spec.split.scheme,
                         "slides": counts,
                         "scored_by": cohort.scored_by,
+                        "sites": sites,
                         "paper": self.spec.paper.get(model.key, {}),
                     }
                     folder = (
