@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import cast
+
 import numpy as np
 import pytest
 from lifelines.utils import concordance_index
@@ -10,6 +15,8 @@ from sklearn.metrics import r2_score, roc_auc_score
 from marble.cohorts import Case, Cohort, holdout, site_report
 from marble.cohorts.cohort import TaskName
 from marble.cohorts.sites import site_readout
+from marble.reports.collect import Repeat
+from marble.reports.tables import _sites
 from marble.targets import SurvivalTime, Target
 
 
@@ -87,3 +94,15 @@ def test_no_sites_no_score() -> None:
     report = site_report(cohort := Cohort("none", "classification", cases, ("a", "b")), holdout(cohort)[0])
     assert report.score is None
     assert "not known" in report.line()
+
+
+def test_the_caption_of_a_table_says_it() -> None:
+    cohort = made("classification", 1)
+    splits = holdout(cohort, repeats=3)
+    reports = [site_report(cohort, split) for split in splits]
+    about = [{"about": {"sites": json.loads(json.dumps(asdict(report)))}} for report in reports]
+    text = _sites([cast(Repeat, SimpleNamespace(record=record)) for record in about])
+    mean = sum(report.score or 0 for report in reports) / 3
+    assert f"the site alone predicts AUC {mean:.3f} (chance 0.5)" in text
+    assert "Sites: train 10, " in text
+    assert _sites([cast(Repeat, SimpleNamespace(record={"about": {}}))]) == " Sites: not known."

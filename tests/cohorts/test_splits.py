@@ -42,7 +42,7 @@ def surviving(draw: st.DrawFn) -> Cohort:
 
 
 def stratum(case: Case) -> str:
-    return str(case.target.event) if isinstance(case.target, SurvivalTime) else case.target
+    return str(case.target.event) if isinstance(case.target, SurvivalTime) else str(case.target)
 
 
 def check_stratified(cohort: Cohort, parts: list[tuple[str, ...]], fractions: list[float]) -> None:

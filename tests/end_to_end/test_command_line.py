@@ -57,6 +57,7 @@ def test_run_report_predict_verify(tmp_path: Path, kind: str, task: str) -> None
     assert rows[0][f"{metric}_p_holm"] == ""
     assert all(0 < float(row[f"{metric}_p_holm"]) <= 1 for row in rows[1:])
     assert "Slides in: " in (report / "table.md").read_text()
+    assert "Sites: not known." in (report / "table.md").read_text()
 
     before = {path: path.read_bytes() for path in report.iterdir()}
     assert _marble("report", out / "tiny", "--out", tmp_path / "again").exit_code == 0

@@ -157,8 +157,9 @@ def _shared_contents(
 ) -> Iterable[Finding]:
     """Slides of two parts that are the same file."""
     slides = {part: {slide_id_of(member.name) for member in split.members[part]} for part in PARTS}
-    for part, patients in by_part.items() if cohort is not None else ():
-        slides[part] |= {slide for name in patients if name in cohort for slide in cohort.case(name).slides}
+    if cohort is not None:
+        for part, patients in by_part.items():
+            slides[part] |= {slide for name in patients if name in cohort for slide in cohort.case(name).slides}
     for one, other in combinations(PARTS, 2):
         there = {contents[slide]: slide for slide in sorted(slides[other]) if slide in contents}
         pairs = [(slide, there[contents[slide]]) for slide in sorted(slides[one]) if contents.get(slide) in there]

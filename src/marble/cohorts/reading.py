@@ -50,7 +50,9 @@ class Reading:
         elif isinstance(found, str) and self.classes is not None and found not in self.classes:
             if "other" not in self.drop:
                 what = unknown_choice("class", found, sorted(self.classes))
-                hint = f"Add it to {option('classes')}, or leave such rows out: `other` in {option('drop')}"
+                hint = (
+                    f"Add it to {option('classes')}, or leave such rows out with --drop other (`drop` in an experiment)"
+                )
                 raise self.table.fault(row, column, what, hint)
             self.excluded.append(Excluded(name, f"class {found} is not one of the classes", row.line))
             return None
@@ -67,7 +69,7 @@ class Reading:
         if others:
             more = f" and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
             what += f", nor in row{'' if len(others) == 1 else 's'} {', '.join(others[:_LISTED])}{more}"
-        hint = f"Fill it in, or leave such rows out: `missing` in {option('drop')}"
+        hint = "Fill it in, or leave such rows out with --drop missing (`drop` in an experiment)"
         if text and self.layout.label is not None:
             hint += f"; if it is a class, name it with {option('keep_as_class')}"
         raise self.table.fault(row, column, what, hint)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from marble import files
 from marble.bags.store import BagStore
 from marble.cohorts.cohort import Cohort
+from marble.cohorts.sites import site_report
 from marble.cohorts.split_files import read_splits
 from marble.cohorts.splits import PARTS, Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
@@ -125,6 +126,7 @@ class Experiment:
         )
         bags = _bags_hash(stock.store, parts)
         planned = []
+        sites = asdict(site_report(cohort, split)) if parts["test"] else {}
         for model in _with_baselines(self.spec):
             for variant, options in _variants(model):
                 job = self._job(model, options, cohort, stock.store, split, parts, bags, threads)
@@ -137,6 +139,7 @@ class Experiment:
                     "slides": stock.counts,
                     "scored_by": cohort.scored_by,
                     "recipe": self._why(model, job),
+                    "sites": sites,
                     "paper": self.spec.paper.get(model.key, {}),
                 }
                 folder = out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)

@@ -20,7 +20,7 @@ from marble import files
 from marble.bags.bag import Bag
 from marble.bags.provenance import Geometry
 from marble.bags.store import BagStore, file_stem
-from marble.errors import BagError, InputError
+from marble.errors import BagError, InputError, MarbleError
 from marble.interchange.hdf5 import Array
 from marble.version import VERSION
 
@@ -28,14 +28,22 @@ UNKNOWN_ENCODER = "unknown"
 _CHUNK_BYTES = 1 << 20
 
 
-def export_store(store: Path, out: Path) -> Iterator[Path]:
-    """Write every bag of a store, or of the only store below a folder, yielding each file once it is complete."""
+def export_store(store: Path, out: Path, failed: list[tuple[str, str]] | None = None) -> Iterator[Path]:
+    """Write every bag of a store, or of the only store below a folder, yielding each file once it is complete.
+
+    A bag that cannot be exported is put into `failed` with its reason, if that is given, and the rest goes on.
+    """
     bags = BagStore.find(store)
     slides = bags.slide_ids()
     if not slides:
         raise InputError("no bags to export", where=store, hint="Make them with `marble extract` or `marble import`")
     for slide_id in slides:
-        yield from _export(bags.load(slide_id), out, bags.bag_path(slide_id))
+        try:
+            yield from _export(bags.load(slide_id), out, bags.bag_path(slide_id))
+        except MarbleError as error:
+            if failed is None:
+                raise
+            failed.append((slide_id, str(error)))
 
 
 def _export(bag: Bag, out: Path, where: Path) -> Iterator[Path]:

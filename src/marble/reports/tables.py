@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from marble.reports.collect import ModelResults
+from marble.reports.collect import ModelResults, Repeat
 from marble.reports.compare import Cell, Comparison, ModelRow
 from marble.tabular import csv_text, markdown_cell, safe_cell
 from marble.tasks.base import Undefined
@@ -121,7 +121,7 @@ def caption(comparison: Comparison) -> str:
     )
     if counts.get("patients_without_slides"):
         text += f" Patients without a slide: {counts['patients_without_slides']}."
-    text += _undrawn(comparison) + _unfinished(comparison)
+    text += _undrawn(comparison) + _unfinished(comparison) + _sites(repeats)
     said = results.task.caption([repeat.calibration for model in results.models for repeat in model.repeats])
     text += f" {said}" if said else ""
     if comparison.tested and results.reference is not None:
@@ -129,6 +129,26 @@ def caption(comparison: Comparison) -> str:
     if any(repeat.record["fit"]["drift"] for model in results.models for repeat in model.repeats):
         text += " DRIFT: some runs were resumed by another version than started them."
     return text
+
+
+def _sites(repeats: Sequence[Repeat]) -> str:
+    """How many hospitals each part has, and what the hospital alone would score."""
+    found = [repeat.record["about"]["sites"] for repeat in repeats if repeat.record["about"].get("sites")]
+    if not any(report["sites"]["train"] for report in found):
+        return " Sites: not known."
+    parts = ", ".join(f"{part} {_range(len(one['sites'][part]) for one in found)}" for part in found[0]["sites"])
+    scores = [report["score"] for report in found if report["score"] is not None]
+    alone = f"{sum(scores) / len(scores):.3f}" if scores else "undefined"
+    shared = _range(len(one["shared"]) for one in found)
+    return (
+        f" Sites: {parts}, in both train and test {shared}; the site alone predicts "
+        f"{found[0]['metric']} {alone} (chance {found[0]['chance']:g})."
+    )
+
+
+def _range(counts: Iterable[int]) -> str:
+    low, *_, high = sorted([*counts] * 2)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _unfinished(comparison: Comparison) -> str:
