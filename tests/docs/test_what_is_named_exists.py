@@ -33,6 +33,8 @@ def _check(place: str, text: str, *, code: bool) -> list[str]:
     wrong = [f"{place}: no verb has {flag}" for flag in FLAG.findall(text) if flag not in ANY_FLAG | FOREIGN]
     quoted = text if code else "\n".join(re.findall(r"`[^`]+`", text))
     for verb, rest in VERB.findall(quoted):
+        if verb == "count" and "add-a-command" in place:  # the verb that the page adds
+            continue
         if verb not in VERBS:
             wrong.append(f"{place}: there is no `marble {verb}`")
         else:
