@@ -18,7 +18,6 @@ Decisions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -26,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from marble.cells import cell_boxes
 from marble.errors import SlideError
 from marble.slides.mpp import NOMINAL_MPP_AT_1X
 from marble.slides.tissue import Tissue
@@ -211,12 +211,6 @@ def lay(l0_size_px: tuple[int, int], mpp: float, tissue: Tissue, spec: PyramidSp
     mpps = tuple(mpp * side / spec.tile_px for side in extents)
     magnifications = tuple(NOMINAL_MPP_AT_1X / asked for asked in spec.asked_mpps)
     return Pyramid(origin, extents, spec.tile_px, ratios, cells, parents, mpps, magnifications, upsampled, counts)
-
-
-def cell_boxes(cells: npt.NDArray[Any], extent: int, l0_origin_px: Sequence[int]) -> npt.NDArray[np.int64]:
-    """(T, 4) x, y, width, height in level-0 pixels of cells (T, 2)."""
-    corner = cells[:, ::-1].astype(np.int64) * extent + np.asarray(l0_origin_px, np.int64)
-    return np.concatenate((corner, np.full_like(corner, extent)), axis=1)
 
 
 def _finest_extent(mpp: float, spec: PyramidSpec, name: str) -> tuple[int, bool]:
