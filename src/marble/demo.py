@@ -40,9 +40,9 @@ models = [
 
 
 def run_demo(out: str | Path, workers: int = 2, report: Callable[[Path, Path], object] = write_report) -> Iterator[str]:
-    """Do it all, saying what is done; what is already there and whole is kept. `report` makes the report of the runs."""
-    root = Path(out)
     """Do it all, saying what is done; what is already there and whole is kept. `report` reports on the runs."""
+    root = Path(out)
+    executor: Executor = Inline() if workers == 1 else Processes(workers)
     yield f"1/4  drawing {PATIENTS} slides, half of them with a planted lesion"
     slides = _slides(root, executor)
     spec = ExtractSpec(pyramid=PyramidSpec(magnifications=(5, 20)), encoders=("lite0",))
