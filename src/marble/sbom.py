@@ -44,11 +44,11 @@ def _component(name: str, found: Distribution) -> dict[str, Any]:
 
 def _licence(found: Distribution) -> dict[str, Any] | None:
     """What the package says of its licence: an expression, a classifier, or the first line of its text."""
-    about = found.metadata
-    if expression := about.get("License-Expression"):
+    about = found.metadata.json
+    if expression := about.get("license_expression"):
         return {"expression": expression}
-    classified = [text.rpartition(" :: ")[2] for text in about.get_all("Classifier") or () if "License ::" in text]
-    text = classified[0] if classified else (about.get("License") or "").strip().partition("\n")[0]
+    classified = [text.rpartition(" :: ")[2] for text in about.get("classifier", ()) if "License ::" in text]
+    text = classified[0] if classified else str(about.get("license", "")).strip().partition("\n")[0]
     return {"license": {"name": text}} if text else None
 
 

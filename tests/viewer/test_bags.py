@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from starlette.types import ASGIApp
 
-from marble.attribution.maps import tile_boxes
 from marble.extract import ExtractSpec, extract_slide
 from marble.extract.slide import store_for
 from marble.slides.lattice import PyramidSpec
@@ -54,7 +53,7 @@ def test_a_runs_map_comes_with_the_lattice_of_its_own_bag(both: tuple[Registry, 
             assert len(level["cells"]) == 2 * len(one["values"])
             row, column = level["cells"][:2]
             corner = [level["origin"][0] + column * level["extent"], level["origin"][1] + row * level["extent"]]
-            assert corner == tile_boxes(bag, one["level"])[0, :2].tolist()
+            assert corner == bag.boxes(one["level"])[0, :2].tolist()
     assert get(app, f"/api/slides/{SLIDE}", query=f"bag={other}").json()["levels"][0]["magnification"] == 2.5
 
 
@@ -101,7 +100,7 @@ def outlined(world: World, folder: Path) -> tuple[ASGIApp, list[list[list[int]]]
     assert record.status == "ok", record.reason
     registry = build_registry(folder / "bags", world.slides)
     bag = registry.slides[SLIDE].bags[0].load()
-    return create_app(registry), tile_boxes(bag, 1).tolist()
+    return create_app(registry), bag.boxes(1).tolist()
 
 
 def test_outlines_drawn_by_hand_are_not_replaced_by_a_segmentation(world: World, tmp_path: Path) -> None:

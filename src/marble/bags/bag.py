@@ -14,14 +14,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from marble.bags.provenance import MADE_UP_CELLS, Provenance
+from marble.cells import cell_boxes
 from marble.errors import BagError, NonFiniteError
 
 FEATURE_DTYPES = (torch.float16, torch.float32, torch.float64)
 MAX_RATIO = 64
+NOMINAL_EXTENT_PX = 256  # of a finest tile in a bag that does not know its place on the slide
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +139,33 @@ class Bag:
             assert parent is not None
             index = parent[index]
         return index
+
+    # ---- on the slide ------------------------------------------------------------------------------------------
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the bag knows where on the slide its tiles lie."""
+        return bool(self.provenance.levels) and self.provenance.l0_origin_px is not None
+
+    def boxes(self, level: int) -> npt.NDArray[np.int64]:
+        """(T, 4) a level's tiles in level-0 pixels; by cell alone, at a nominal size, if the bag knows no better."""
+        if self.is_placed:
+            extent, origin = self.provenance.levels[level].l0_extent_px, self.provenance.l0_origin_px
+            assert origin is not None
+        else:
+            ratios = [finer.ratio or 1 for finer in self.levels[level + 1 :]]
+            extent, origin = NOMINAL_EXTENT_PX * int(np.prod(ratios, dtype=np.int64)), (0, 0)
+        return cell_boxes(self.levels[level].cells.cpu().numpy(), extent, origin)
+
+    @property
+    def l0_size_px(self) -> tuple[int, int]:
+        """(width, height) of the slide; the hull of the tiles if the bag does not know it."""
+        slide = self.provenance.slide
+        if slide is not None and self.is_placed:
+            return slide.l0_width_px, slide.l0_height_px
+        hulls = [self.boxes(k) for k in range(self.depth)]
+        far = np.max([(boxes[:, :2] + boxes[:, 2:]).max(axis=0) for boxes in hulls], axis=0)
+        return int(far[0]), int(far[1])
 
     def __repr__(self) -> str:
         shape = ", ".join(f"{len(level)}x{level.dim}" for level in self.levels)

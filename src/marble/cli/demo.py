@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths
+from marble.cli.report import write_and_show
 
 
 def demo(
@@ -18,5 +19,5 @@ def demo(
     paths.output_folder(out)
     from marble.demo import run_demo
 
-    for line in run_demo(out, workers):
+    for line in run_demo(out, workers, write_and_show):
         typer.echo(line)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any, Literal
+from typing import Any
 
 from marble.errors import MarbleError
 
@@ -40,7 +40,7 @@ _REFUSALS = {
 class Stopped(Exception):  # noqa: N818  asked for, not an error
     """Ctrl-C, or a signal that asks to end, with a sentence on what is kept."""
 
-    def __init__(self, kept: str = "", code: Literal[130, 143] = 130) -> None:
+    def __init__(self, kept: str = "", code: int = STOPPED) -> None:
         super().__init__(kept)
         self.kept, self.code = kept, code
 

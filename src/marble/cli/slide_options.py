@@ -56,7 +56,7 @@ def settings(
     from marble.errors import InputError
 
     body = merged(from_file(spec), key_values(pairs or []))
-    pyramid = {"tile_px": tile_px, "allow_upsample": allow_upsample}
+    pyramid: dict[str, Any] = {"tile_px": tile_px, "allow_upsample": allow_upsample}
     if magnifications is not None and mpp is not None:
         raise InputError("give --magnifications or --mpp, and not both")
     if magnifications is not None or mpp is not None:

@@ -6,26 +6,23 @@ the encoder sees the same batches, so the bag has the same bytes.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
+from marble.compute.ahead import in_order
 from marble.encoders import Encoder
 from marble.extract.regions import Block, Cut, blocks, read_block
 from marble.slides.lattice import Pyramid
 from marble.slides.quality import COLUMNS, QualitySpec, measure, outside
 from marble.slides.slide import Slide
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 Batch = tuple[NDArray[np.int64], NDArray[np.uint8]]  # tiles (n,), pixels (n, px, px, 3)
 
 
@@ -112,24 +109,6 @@ def encode_level(
         encoded[tiles] = True
         tell(len(tiles))
     return LevelTokens(features, encoded, missing, None if quality is None else looks, rejected)
-
-
-def in_order(
-    pool: ThreadPoolExecutor, fn: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
-) -> Iterator[Result]:
-    """`map` that runs at most `ahead` items in advance and yields in their order."""
-    running: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            running.append(pool.submit(fn, item))
-            if len(running) >= ahead:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
-    finally:  # after an error nothing may go on reading a slide that is about to be closed
-        for future in running:
-            if not future.cancel():
-                future.exception()
 
 
 def batches(parts: Iterable[Batch], size: int) -> Iterator[Batch]:

@@ -89,10 +89,8 @@ def _write_level(file: Any, prefix: str, bag: Bag, k: int, *, with_parent: bool)
 
 def level0_coordinates(bag: Bag, k: int) -> Array:
     """(N, 2) int64 (x, y) of every tile's top-left corner in level-0 pixels."""
-    assert bag.provenance.l0_origin_px is not None
-    extent = bag.provenance.levels[k].l0_extent_px
-    columns_rows = bag.levels[k].cells.numpy()[:, ::-1].astype(np.int64)
-    return np.asarray(columns_rows * extent + np.array(bag.provenance.l0_origin_px, np.int64))
+    assert bag.is_placed
+    return np.ascontiguousarray(bag.boxes(k)[:, :2])
 
 
 def _dataset(file: Any, name: str, values: Array) -> Any:

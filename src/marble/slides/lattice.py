@@ -19,7 +19,6 @@ Decisions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from marble.cells import cell_boxes
 from marble.errors import SlideError
 from marble.slides.mpp import NOMINAL_MPP_AT_1X
 from marble.slides.tissue import Tissue
@@ -243,12 +243,6 @@ def _tissue_shares(
     areas = np.array([box[2] * box[3] for box in real])
     beyond = float((tissue.coverage(real) * areas).sum()) if real else 0.0
     return held / total, beyond / total
-
-
-def cell_boxes(cells: npt.NDArray[Any], extent: int, l0_origin_px: Sequence[int]) -> npt.NDArray[np.int64]:
-    """(T, 4) x, y, width, height in level-0 pixels of cells (T, 2)."""
-    corner = cells[:, ::-1].astype(np.int64) * extent + np.asarray(l0_origin_px, np.int64)
-    return np.concatenate((corner, np.full_like(corner, extent)), axis=1)
 
 
 def _finest_extent(mpp: float, spec: PyramidSpec, name: str) -> tuple[int, bool]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from threading import Lock
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 
 from marble.attribution import Explanation, explain
-from marble.attribution.maps import is_placed, l0_size, tile_boxes
 from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.heatmaps.geojson import tiles_geojson
@@ -38,8 +37,8 @@ class Insight:
     def __init__(self, registry: Registry, pictures: Pictures) -> None:
         self._registry, self._pictures = registry, pictures
         self._cache = ByteCache(CACHE_BYTES)
-        self._predictors: OrderedDict[str, Predictor] = OrderedDict()
-        self._explained: OrderedDict[Question, Explanation] = OrderedDict()
+        self._predictors: LRUCache[str, Predictor] = LRUCache(OPEN_RUNS)
+        self._explained: LRUCache[Question, Explanation] = LRUCache(KEPT_EXPLANATIONS)
         self._sizes: dict[tuple[str, str], tuple[int, int]] = {}
         self._thinking = Lock()
         self._progress: dict[Question, tuple[int, int]] = {}
@@ -94,13 +93,13 @@ class Insight:
     def boxes(self, bag: StoredBag, level: int) -> np.ndarray[Any, np.dtype[np.int64]] | None:
         """(T, 4) the tiles of a level in level-0 pixels; None if there is no such level."""
         loaded = bag.load()
-        return tile_boxes(loaded, level) if 0 <= level < loaded.depth else None
+        return loaded.boxes(level) if 0 <= level < loaded.depth else None
 
     def size(self, slide: SlideEntry, bag: StoredBag) -> tuple[int, int]:
         """(width, height) in level-0 pixels; asked for with every tile, so it is found once."""
         key = slide.key, bag.key
         if key not in self._sizes:
-            self._sizes[key] = l0_size(bag.load())
+            self._sizes[key] = bag.load().l0_size_px
         return self._sizes[key]
 
     def _explanation(self, question: Question) -> Explanation:
@@ -108,9 +107,6 @@ class Insight:
         with self._thinking:
             if question not in self._explained:
                 self._explained[question] = self._think(question)
-            self._explained.move_to_end(question)
-            while len(self._explained) > KEPT_EXPLANATIONS:
-                self._explained.popitem(last=False)
             return self._explained[question]
 
     def _think(self, question: Question) -> Explanation:
@@ -134,9 +130,6 @@ class Insight:
     def _predictor(self, run: RunEntry) -> Predictor:
         if run.key not in self._predictors:
             self._predictors[run.key] = Predictor(run.folder)
-        self._predictors.move_to_end(run.key)
-        while len(self._predictors) > OPEN_RUNS:
-            self._predictors.popitem(last=False)
         return self._predictors[run.key]
 
 
@@ -146,12 +139,12 @@ def encoded(value: object) -> bytes:
 
 
 def lattice_of(bag: Bag, *, has_picture: bool) -> dict[str, Any]:
-    size = l0_size(bag)
+    size = bag.l0_size_px
     slide = bag.provenance.slide
     geometry = bag.provenance.levels
     levels = []
     for k, level in enumerate(bag.levels):
-        boxes = tile_boxes(bag, k)
+        boxes = bag.boxes(k)
         extent = int(boxes[0, 2])
         corner = (boxes[0, :2] - bag.levels[k].cells.numpy()[0, ::-1].astype(np.int64) * extent).tolist()
         levels.append(
@@ -171,7 +164,7 @@ def lattice_of(bag: Bag, *, has_picture: bool) -> dict[str, Any]:
         "height": size[1],
         "top_zoom": top_zoom(size),
         "mpp": None if slide is None else slide.mpp,
-        "placed": is_placed(bag),
+        "placed": bag.is_placed,
         "has_picture": has_picture,
         "levels": levels,
     }

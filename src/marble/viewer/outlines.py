@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from marble.attribution.maps import tile_boxes
 from marble.bags.bag import Bag
 from marble.extract.spec import ExtractSpec
 from marble.slides import outlines
@@ -36,7 +35,7 @@ def tissue_rings(slide: SlideEntry, bag: StoredBag, pictures: Pictures) -> dict[
 def tile_rings(bag: Bag) -> list[list[list[int]]]:
     """The outline of the finest tiles."""
     cells = bag.finest.cells.numpy().astype(np.int64)  # (T, 2) row, column
-    boxes = tile_boxes(bag, bag.depth - 1)
+    boxes = bag.boxes(bag.depth - 1)
     extent = int(boxes[0, 2])
     first = cells.min(axis=0)
     mask = np.zeros(cells.max(axis=0) - first + 1, np.bool_)

@@ -19,8 +19,9 @@ import tifffile
 
 from marble.slides.readers.codestream import has_restarts, jpeg_size
 from marble.slides.readers.jpeg import Whole, decode_plain
-from marble.slides.readers.openslide import OpenSlidePlanes
-from marble.slides.readers.planes import Mask, Pixels
+from marble.slides.readers.openslide import OpenSlidePlanes, openslide_vendor
+from marble.slides.readers.planes import Mask, Pixels, Planes
+from marble.slides.readers.preflight import TiffClaims
 from marble.slides.readers.segments import Grid, Segments
 
 _VENDORS = ("aperio", "generic-tiff")
@@ -89,3 +90,12 @@ def _is_direct(page: Any, vendor: str) -> bool:
         # OpenSlide draws the tiles an Aperio file lacks from its finer planes.
         and (vendor != "aperio" or 0 not in page.databytecounts)
     )
+
+
+def open_vendor_file(path: Path, claims: TiffClaims | None) -> Planes | None:
+    """Whatever OpenSlide knows, its plain JPEG tiles without a detour."""
+    del claims
+    if openslide_vendor(path) is None:
+        return None
+    planes = OpenSlidePlanes(path)
+    return jpeg_tiles(path, planes) or planes

@@ -18,7 +18,9 @@ from marble.errors import SlideError
 from marble.slides.mpp import PixelSizeClues, tiff_resolution
 from marble.slides.readers.codestream import jpeg2000_is_whole, jpeg2000_size, jpeg_size
 from marble.slides.readers.jpeg import Whole, judge
+from marble.slides.readers.openslide import openslide_vendor
 from marble.slides.readers.planes import Mask, Pixels
+from marble.slides.readers.preflight import TiffClaims
 from marble.slides.readers.segments import Grid, Segments
 
 # Codecs that stop at the tile's own size: none, LZW, Deflate, PackBits, Zstandard. The others are asked first.
@@ -142,3 +144,12 @@ def _in_um(text: str, unit: str) -> str:
 
 def _ratio(value: tuple[int, int]) -> str:
     return repr(value[0] / value[1]) if value[1] else "nan"
+
+
+def open_tiff(path: Path, claims: TiffClaims | None) -> TiffPlanes | None:
+    """A TIFF that OpenSlide does not know, or of which it would see the finest plane alone."""
+    if claims is None:
+        return None
+    vendor = openslide_vendor(path)
+    mine = vendor is None or (vendor == "generic-tiff" and claims.has_sub_directories)
+    return TiffPlanes(path) if mine else None
