@@ -103,8 +103,8 @@ def extract_slide(
     except MarbleError as error:
         known = known_record(store, slide_id)
         if known is not None and known.status == "ok":  # a bag that is there stays, whatever became of the file
-            return BagRecord(slide_id=slide_id, status="failed", stage="verify", reason=describe(error))
-        return store.note(slide_id, "failed", "verify", describe(error))
+            return BagRecord(slide_id=slide_id, status="failed", stage="verify", reason=_said(error, path))
+        return store.note(slide_id, "failed", "verify", _said(error, path))
     if (done := _done(store, slide_id, source, path)) is not None:
         return done
     encoders = load_encoders(spec, machine)
@@ -129,7 +129,12 @@ def extract_slide(
         except _Excluded as reason:
             return store.note(slide_id, "excluded", work.stage, str(reason), source=source.record())
         except Exception as error:  # whatever a slide does, it ends in its own record
-            return store.note(slide_id, "failed", work.stage, describe(error), source=source.record())
+            return store.note(slide_id, "failed", work.stage, _said(error, path), source=source.record())
+
+
+def _said(error: Exception, path: Path) -> str:
+    """An error for the record, without the slide's folders: they may be named after patients."""
+    return describe(error).replace(str(path), path.name).replace(str(path.parent) + "/", "")
 
 
 class OtherSlideError(InputError):
