@@ -1,5 +1,5 @@
 # Two commands do everything on a fresh machine:  make demo   and   make test.
-# Both need Python 3.11+, make and a C compiler, nothing else.
+# Both need Python 3.11+ and make, nothing else; a C++17 compiler, where there is one, builds the fast scans.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,7 +8,10 @@ DEMO   ?= demo-out
 JOBS   ?= 2
 OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 
-.PHONY: help setup demo test check bench docs browser-test reliability-test slow-test clean
+# The usual options but for the fixed order.
+RANDOM_ORDER := -q --strict-markers --strict-config -p no:cacheprovider -m 'not slow and not reliability and not browser'
+
+.PHONY: help setup demo test random-test coverage house check bench docs browser-test reliability-test slow-test sanitize clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -17,7 +20,8 @@ help: ## this list
 # The stamp holds the hash of everything an install depends on, so a second `make setup` is instant
 # and a change to pyproject.toml, the lock or the interpreter is never missed.
 setup: ## create .venv and install (instant when nothing changed)
-	@want=$$( (cat pyproject.toml constraints.txt hatch_build.py src/marble/native/*.?pp; $(PYTHON) --version) | sha256sum | cut -d' ' -f1); \
+	@want=$$( (cat pyproject.toml constraints.txt hatch_build.py src/marble/version.py src/marble/native/*.?pp; $(PYTHON) --version) \
+	  | $(PYTHON) -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'); \
 	if [ "$$(cat $(STAMP) 2>/dev/null)" != "$$want" ]; then \
 	  set -e; \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "MARBLE needs Python 3.11 or newer: make setup PYTHON=python3.12")'; \
@@ -40,6 +44,18 @@ demo: setup ## made-up slides -> bags -> runs -> report, then print where it is
 test: setup ## the tests (about 10 minutes on two cores)
 	$(BIN)/python -m pytest -n $(JOBS)
 
+random-test: setup ## the tests in three random orders
+	for seed in 1 2 3; do $(BIN)/python -m pytest -n $(JOBS) -o addopts="$(RANDOM_ORDER)" --randomly-seed=$$seed || exit 1; done
+
+coverage: setup ## the tests, and which lines they reach
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(JOBS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
+
+house: setup ## write the tree of docs/reference/house.md anew
+	$(BIN)/python -m tests.docs.house
+
 check: setup ## lint, format, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,11 +75,21 @@ reliability-test: setup ## crash, corruption and resource gates
 slow-test: setup ## what takes minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
+sanitize: setup ## the kernels' tests with the address and undefined-behaviour sanitizers
+	CXXFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" $(BIN)/python -m marble.native.build
+	@trap '$(BIN)/python -m marble.native.build' EXIT; \
+	  LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/python -m pytest -n 0 --timeout 3600 -m 'not slow' tests/models/ssm tests/ground/test_native.py
+
 browser-test: setup ## the viewer in a real browser
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y chromium; } \
 	  || { echo "Install your system's Chromium first"; exit 1; }
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[browser]'
+	@[ -d web/node_modules/axe-core ] || npm ci --prefix web --ignore-scripts --no-audit --no-fund --silent
 	$(BIN)/python -m pytest -m browser --timeout 600
 
 clean: ## remove everything that was made
-	rm -rf $(VENV) site demo-out bench-out test-artifacts .mypy_cache .ruff_cache
+	rm -rf $(VENV) site $(DEMO) bench-out test-artifacts build dist web/node_modules src/marble/viewer/static/vendor
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov
+	rm -f src/marble/native/kernels.so src/marble/native/kernels.*.tmp
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -17,7 +17,7 @@ class KernelBuildHook(BuildHookInterface):
         reason = native["build"]()
         if reason is None:
             build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            build_data["tag"] = native["wheel_tag"]()
             build_data["artifacts"].append("src/marble/native/kernels.so")
         else:
             self.app.display_warning(f"kernels not compiled, the torch paths will be used: {reason}")

@@ -6,7 +6,7 @@ very slides (the recipe's own is too small for so few steps), so its row is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -30,7 +30,7 @@ cohort = "cohort.csv"
 task = "classification"
 bags = { store = "bags", magnifications = [5, 20], encoder = "lite0" }
 split = { scheme = "kfold", folds = 4, repeats = 1 }
-train = { epochs = 10, warmup = 1, lr = 5e-5, patience = 6, orders = 4 }
+train = { recipe = "common", epochs = 10, warmup = 1, lr = 5e-5, patience = 6, orders = 4 }
 models = [
   { name = "marble" },
   { name = "marble", label = "marble, 20x only", levels = 1 },
@@ -39,8 +39,8 @@ models = [
 """
 
 
-def run_demo(out: str | Path, workers: int = 2) -> Iterator[str]:
-    """Do it all, saying what is done; what is already there and whole is kept."""
+def run_demo(out: str | Path, workers: int = 2, report: Callable[[Path, Path], object] = write_report) -> Iterator[str]:
+    """Do it all, saying what is done; what is already there and whole is kept. `report` reports on the runs."""
     root = Path(out)
     executor: Executor = Inline() if workers == 1 else Processes(workers)
     yield f"1/4  drawing {PATIENTS} slides, half of them with a planted lesion"
@@ -57,10 +57,8 @@ def run_demo(out: str | Path, workers: int = 2) -> Iterator[str]:
     failed = [outcome for outcome in outcomes if not outcome.ok]
     if failed:
         raise MarbleError(f"{len(failed)} runs failed: {failed[0].reason}", where=failed[0].planned.folder)
-    page = write_report(root / "runs" / "demo", root / "report")
-    yield "4/4  results by fold (a demonstration: the learning rate was set on these slides, so compare nothing)\n"
-    yield (root / "report" / "table.md").read_text()
-    yield f"report: {page}"
+    yield "4/4  results by fold (a demonstration: the learning rate was set on these slides, so compare nothing)"
+    report(root / "runs" / "demo", root / "report")
     best = next(outcome.planned.folder for outcome in outcomes if outcome.planned.about["model"] == "marble")
     yield f"ask the model about a slide:  marble predict '{best}' {slides[0]}"
 

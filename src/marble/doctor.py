@@ -22,6 +22,29 @@ class Check:
     state: Literal["ok", "note", "fault"]
     detail: str
     advice: str = ""
+    group: str = ""  # checks of one group can be told in one line
+
+
+def summarise(checks: list[Check]) -> list[Check]:
+    """The same in few lines: of a group, one line for what works and one for what does not, faults each on its own."""
+    lines: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        alone = not check.group or check.state == "fault"
+        lines.setdefault((check.what if alone else check.group, check.state), []).append(check)
+    return [
+        found[0] if len(found) == 1 and found[0].what == what else _together(what, found)
+        for (what, _), found in lines.items()
+    ]
+
+
+def _together(what: str, found: list[Check]) -> Check:
+    names = [check.what.removeprefix(f"{what} ") for check in found]
+    good = found[0].state == "ok"
+    short = [
+        f"{name} {check.detail}" if good and check.detail[:1].isdigit() else name for name, check in zip(names, found)
+    ]
+    advice = next((check.advice for check in found if check.advice), "")
+    return Check(what, found[0].state, ", ".join(short), advice if good else "not usable as things are; see --all")
 
 
 def examine() -> list[Check]:
@@ -51,7 +74,7 @@ def _packages() -> Iterator[Check]:
         parts = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
         old = parts < floor
         advice = f"Needs {'.'.join(map(str, floor))} or newer; run `make setup`" if old else ""
-        yield Check(name, "fault" if old else "ok", found, advice)
+        yield Check(name, "fault" if old else "ok", found, advice, "packages")
 
 
 def _compute() -> Iterator[Check]:
@@ -66,7 +89,7 @@ def _compute() -> Iterator[Check]:
         device = "Apple MPS"
     yield Check("device", "ok", f"{device}, {torch.get_num_threads()} threads")
     for backend in backends():
-        yield Check(f"scan backend {backend.name}", "ok" if backend.works else "note", backend.note)
+        yield Check(f"scan backend {backend.name}", "ok" if backend.works else "note", backend.note, "", "scan backend")
 
 
 def _slides() -> Iterator[Check]:
@@ -82,7 +105,7 @@ def _encoders() -> Iterator[Check]:
     from marble.encoders import availability
 
     for name, usable, detail, advice in availability():
-        yield Check(f"encoder {name}", "ok" if usable else "note", detail, advice or "")
+        yield Check(f"encoder {name}", "ok" if usable else "note", detail, advice or "", "encoder")
 
 
 def _viewer() -> Iterator[Check]:

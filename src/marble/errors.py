@@ -10,6 +10,7 @@
     |   `-- RunError            a run folder: incomplete, other architecture, other data
     |-- IntegrityError          bytes on disk are not the bytes that were recorded
     |-- NonFiniteError          NaN or infinity where a number must be
+    |-- WriteError              a file or folder that cannot be written; also an OSError
     `-- UnavailableError        an optional package, a backend or a file that is not here
 
 Every message says what is wrong, where (file, row, field), and what to do next.
@@ -80,6 +81,14 @@ class IntegrityError(MarbleError):
 
 class NonFiniteError(MarbleError):
     """NaN or infinity where a number must be."""
+
+
+class WriteError(MarbleError, OSError):
+    """A file or folder cannot be written: full, read-only, not ours. `errno` is the system's."""
+
+    def __init__(self, what: str, *, where: object = None, hint: str | None = None, errno: int | None = None) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.errno = errno
 
 
 class UnavailableError(MarbleError):

@@ -7,31 +7,56 @@ holds. A temporary file left by a process that died is recognised by its name an
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import json
 import os
 import re
 import secrets
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
-from marble.errors import InputError, IntegrityError
+from marble.errors import InputError, IntegrityError, WriteError
+from marble.guarded_json import MAX_JSON_BYTES, parse_json
 from marble.specs import canonical_json
 
+Kind = TypeVar("Kind", dict[str, Any], list[Any])
+
 PART = ".part"
+SEAL = "seal"
+_WORDS: dict[type, str] = {
+    dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false",
+    type(None): "null",
+}  # fmt: skip
 _OWNER = re.compile(r"\.(?P<host>\w+)\.(?P<pid>\d+)\.[0-9a-f]{8}\.part$")
-_HOST = "".join(c for c in socket.gethostname() if c.isalnum())[:24] or "host"
+_HINTS = {
+    errno.ENOSPC: "Free some space there, then start it again",
+    errno.EDQUOT: "Your quota is used up: free some space, then start it again",
+    errno.EACCES: "Choose a folder you may write to",
+    errno.EPERM: "Choose a folder you may write to",
+    errno.EROFS: "Choose a folder you may write to",
+}
+
+
+def _host() -> str:
+    """This machine in 16 hex digits; the whole name counts, since those of a cluster may differ only at their ends."""
+    machine = Path("/etc/machine-id")
+    known = machine.read_text() if machine.is_file() and os.access(machine, os.R_OK) else ""
+    return hashlib.sha256(f"{socket.gethostname()}\n{known}".encode()).hexdigest()[:16]
+
+
+HOST = _host()
 
 
 def publish(path: str | Path, content: bytes | str | Callable[[BinaryIO], object]) -> Path:
     """Write `content` (bytes, text, or a function that writes to an open binary file) to `path` atomically."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = _part_beside(target)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "xb") as file:
             if callable(content):
                 content(file)
@@ -42,10 +67,10 @@ def publish(path: str | Path, content: bytes | str | Callable[[BinaryIO], object
         os.replace(part, target)
         _fsync_directory(target.parent)
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise _explain(error, target) from error
+        _forget(part)
+        raise explain(error, target) from error
     except BaseException:
-        part.unlink(missing_ok=True)
+        _forget(part)
         raise
     return target
 
@@ -58,9 +83,9 @@ def publish_json(path: str | Path, value: object) -> Path:
 def publish_directory(path: str | Path, fill: Callable[[Path], object]) -> Path:
     """Let `fill` write files into a temporary directory, then rename it to `path`, which must not exist."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     part = _part_beside(target)
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         part.mkdir()
         fill(part)
         for file in sorted(part.rglob("*")):
@@ -72,21 +97,56 @@ def publish_directory(path: str | Path, fill: Callable[[Path], object]) -> Path:
         _fsync_directory(target.parent)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
-        raise _explain(error, target) from error
+        raise explain(error, target) from error
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return target
 
 
-def read_json(path: str | Path) -> Any:
-    """Read a JSON file; damage names the file."""
+def make_folder(path: str | Path) -> Path:
+    """The folder, made if it is not there; one that cannot be made or written to is said in one line."""
+    folder = Path(path)
     try:
-        return json.loads(Path(path).read_bytes())
-    except FileNotFoundError:
-        raise InputError("no such file", where=path) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise IntegrityError(f"not valid JSON: {error}", where=path) from None
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise explain(error, folder / "") from error
+    return folder
+
+
+def read_json(path: str | Path, kind: type[Kind] | None = None) -> Any:
+    """Read a JSON file within limits of size, depth and numbers (see `marble.guarded_json`); damage names the file.
+
+    With `kind` (`dict`, `list`) a file that holds anything else is damaged too.
+    """
+    source = Path(path)
+    try:
+        if not source.is_file():
+            if source.exists():
+                raise IntegrityError("not a regular file", where=path)
+            raise InputError("no such file", where=path)
+        if (size := source.stat().st_size) > MAX_JSON_BYTES:
+            raise IntegrityError(f"{size:,} bytes are too many for JSON of ours", where=path)
+        data = source.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=path) from None
+    value = parse_json(data, where=path)
+    if kind is not None and not isinstance(value, kind):
+        raise IntegrityError(f"holds {_WORDS.get(type(value), 'something else')}, not {_WORDS[kind]}", where=path)
+    return value
+
+
+def seal(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The same fields and `seal`, the SHA-256 of all the others as canonical JSON."""
+    body = {key: field for key, field in value.items() if key != SEAL}
+    return {**body, SEAL: sha256_bytes(canonical_json(body))}
+
+
+def is_sealed(value: Mapping[str, Any]) -> bool:
+    """Whether the fields carry the seal that fits them."""
+    return SEAL in value and seal(value)[SEAL] == value[SEAL]
 
 
 def sha256_bytes(data: bytes) -> str:
@@ -104,7 +164,7 @@ def sweep(folder: str | Path) -> int:
     root = Path(folder)
     for part in root.glob(f".*{PART}") if root.is_dir() else ():
         owner = _OWNER.search(part.name)
-        if owner is None or owner["host"] != _HOST or _is_alive(int(owner["pid"])):
+        if owner is None or owner["host"] != HOST or is_alive(int(owner["pid"])):
             continue
         if part.is_dir():
             shutil.rmtree(part, ignore_errors=True)
@@ -117,10 +177,12 @@ def sweep(folder: str | Path) -> int:
 def _part_beside(target: Path) -> Path:
     # The random token keeps a restarted process with a recycled pid away from its predecessor's file. The target's
     # name is only there for the reader, and is cut so that the longest legal name still fits.
-    return target.parent / f".{target.name[:120]}.{_HOST}.{os.getpid()}.{secrets.token_hex(4)}{PART}"
+    shown = os.fsencode(target.name)[:120].decode("utf-8", "ignore")  # a name's limit is in bytes
+    return target.parent / f".{shown}.{HOST}.{os.getpid()}.{secrets.token_hex(4)}{PART}"
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine has this number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -138,7 +200,16 @@ def _fsync_directory(folder: Path) -> None:
         os.close(handle)
 
 
-def _explain(error: OSError, target: Path) -> OSError:
-    free = shutil.disk_usage(target.parent).free if target.parent.is_dir() else 0
-    text = f"cannot write {target}: {error.strerror or error} ({free:,} bytes free there)"
-    return type(error)(error.errno, text) if error.errno else OSError(text)
+def _forget(part: Path) -> None:
+    with suppress(OSError):  # what went wrong before is what matters
+        part.unlink(missing_ok=True)
+
+
+def explain(error: OSError, target: Path) -> WriteError:
+    """The system's refusal to write `target` as one line: what, where, bytes free there, next step."""
+    free = "unknown"
+    with suppress(OSError):
+        nearest = next(folder for folder in target.absolute().parents if folder.is_dir())
+        free = f"{shutil.disk_usage(nearest).free:,}"
+    what = f"cannot write {target}: {error.strerror or error} ({free} bytes free there)"
+    return WriteError(what, hint=_HINTS.get(error.errno or 0), errno=error.errno)

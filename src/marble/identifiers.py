@@ -66,3 +66,8 @@ def spelling_key(name: str) -> str:
     folded = unicodedata.normalize("NFKC", normal(name)).translate(_DASHES)
     plain = slide_id_of(" ".join(folded.split()))
     return unicodedata.normalize("NFKC", (tcga_patient(plain) or plain).casefold())
+
+
+def printable(text: object) -> str:
+    """The text on one line, as it may be printed: what would do something instead of showing is written as a number."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in str(text))

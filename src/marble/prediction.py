@@ -6,26 +6,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from marble import files
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.errors import BagError, InputError, SlideError
 from marble.models.base import BagModel
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
-from marble.tasks.baseline import BreslowBaseline
+from marble.models.routing import check_budget
+from marble.tasks.base import Decision
+from marble.training.membership import Membership
+from marble.training.routing import Routing, read_routing
 from marble.training.run import Run
 
-__all__ = ["Answer", "Predictor", "bags_of", "predict"]
+__all__ = ["Answer", "Predictor", "RunChooser", "SlideOptions", "bags_of", "chooser_of", "predict"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,65 +40,77 @@ class Answer:
 
     prediction: Prediction
     readout: dict[str, float]
-    label: str | None  # the chosen class; None for survival
+    decision: Decision
+    sentence: str  # the prediction in words
+    membership: Membership  # the part of the run that the slide was in
     warnings: tuple[str, ...] = ()
     curve: dict[float, float] = field(default_factory=dict)  # time -> survival probability
+    fine_tiles: int | None = None  # how many were looked at, where routing chose them
+
+    @property
+    def label(self) -> str | None:
+        """The class called; None for a task that calls none."""
+        return self.decision.label
 
     def row(self) -> dict[str, Any]:
         """One flat row for a table."""
-        body: dict[str, Any] = {"slide_id": self.prediction.slide_id}
+        body: dict[str, Any] = {"slide_id": self.prediction.slide_id, "part": self.membership.part}
         if self.label is not None:
             body["predicted"] = self.label
         curve = {f"survival_at_{time:g}": value for time, value in self.curve.items()}
         said = "; ".join(self.warnings)
-        return body | self.readout | curve | {"order_sd": self.prediction.order_sd, "warnings": said}
+        routed = {} if self.fine_tiles is None else {"fine_tiles": self.fine_tiles}
+        return body | self.readout | curve | routed | {"order_sd": self.prediction.order_sd, "warnings": said}
 
 
 class Predictor:
-    """A run opened once and asked many times."""
+    """A run opened once and asked many times.
 
-    def __init__(self, run: str | Path | Run) -> None:
+    Args:
+        run: the run, or its folder.
+        routed: look only at the fine tiles that the run's router chooses (`marble route`).
+        budget: share of the fine tiles that it may choose; by default the one sealed into the run.
+    """
+
+    def __init__(self, run: str | Path | Run, *, routed: bool = False, budget: float | None = None) -> None:
         self.run = run if isinstance(run, Run) else Run.open(run)
         self.task = self.run.task
         self.model: BagModel = self.run.model()
         self.orders = int(self.run.record["orders"])
+        self.members = self.run.members
+        self.routing: Routing | None = None
+        if budget is not None:
+            check_budget(budget)
+        if routed or (budget is not None and budget < 1):  # the whole of a slide needs no router
+            self.routing = Routing.open(self.run, self.model, budget)
 
     def answer(self, bag: Bag) -> Answer:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in."""
         with _threads(int(self.run.record["threads"])):  # sums depend on their number
-            prediction = infer(self.model, bag, self.orders)
-        readout = self.task.readout(prediction.logits)
-        return Answer(prediction, readout, self._label(readout), tuple(self._warnings(bag)), self._curve(readout))
-
-    def _label(self, readout: dict[str, float]) -> str | None:
-        """The class: by the threshold chosen on validation for two classes, the most probable for more."""
-        if self.task.name != "classification":
-            return None
-        names = [column.removeprefix("p_") for column in self.task.columns]
-        threshold = self.run.record["calibration"].get("threshold")
-        if threshold is not None:
-            return names[1] if readout[self.task.columns[1]] >= threshold else names[0]
-        return names[int(np.argmax([readout[column] for column in self.task.columns]))]
-
-    def _curve(self, readout: dict[str, float]) -> dict[float, float]:
-        """Survival at the quartiles of the training patients' event times."""
-        calibration = self.run.record["calibration"]
-        if "baseline_times" not in calibration or self.task.columns != ("risk",):
-            return {}
-        baseline = BreslowBaseline(
-            np.array(calibration["baseline_times"]), np.array(calibration["baseline_log_hazard"])
+            seen = bag if self.routing is None else self.routing.prune(bag)
+            prediction = infer(self.model, seen, self.orders)
+        calibration = self.run.calibration
+        readout = self.task.readout(prediction.logits, calibration)
+        decision = self.task.decide(readout, calibration)
+        membership = self.members.of(bag)
+        return Answer(
+            prediction,
+            readout,
+            decision,
+            self.task.sentence(readout, decision),
+            membership,
+            tuple(self._warnings(bag, membership)),
+            self.task.curve(readout, calibration),
+            None if self.routing is None else len(seen.finest),
         )
-        times = np.quantile(baseline.times, [0.25, 0.5, 0.75])
-        survival = baseline.survival([readout["risk"]], times)[0]
-        return {float(time): float(value) for time, value in zip(times, survival, strict=True)}
 
-    def _warnings(self, bag: Bag) -> Iterator[str]:
+    def _warnings(self, bag: Bag, membership: Membership) -> Iterator[str]:
         try:
             bag.provenance.require_same_recipe(self.run.provenance, where=bag.slide_id, against="the training bags")
         except BagError as error:
             yield f"not made like the training bags: {error.what}"
-        if any(bag.slide_id.startswith(case) for case in self.run.record["train_cases"]):
-            yield "this patient may be among the training patients: the prediction is not an independent one"
+        if membership.warning is not None:
+            yield membership.warning
 
 
 @contextmanager
@@ -105,22 +123,79 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def bags_of(sources: Iterable[str | Path], run: Run) -> Iterator[tuple[str, Bag | Exception]]:
+@dataclass(frozen=True)
+class SlideOptions:
+    """How a slide file is prepared where the run's record does not say, or cannot know.
+
+    Args:
+        device: of the encoder.
+        weights: encoder name -> local weights file.
+        mpp: um per level-0 pixel, in place of what the files say.
+        outlines: GeoJSON with a slide's tissue outlines, or a folder of SLIDE.geojson.
+        spec: extraction settings (TOML) for a run whose bags do not know theirs, as imported features.
+    """
+
+    device: str = "cpu"
+    weights: Mapping[str, Path] = field(default_factory=dict)
+    mpp: float | None = None
+    outlines: Path | None = None
+    spec: Path | None = None
+
+
+@dataclass(frozen=True)
+class RunChooser:
+    """A run's router as extraction takes it: opened in the process that works on the slide."""
+
+    folder: Path
+    budget: float
+
+    def identity(self) -> dict[str, Any]:
+        return {"routing": read_routing(self.folder)[files.SEAL], "budget": self.budget}
+
+    def keep(self, seen: Bag, below: NDArray[np.int64], total: int, depth: int) -> NDArray[np.bool_]:
+        predictor = _opened(self.folder, self.budget)
+        assert predictor.routing is not None
+        if depth != predictor.routing.router.levels:
+            raise InputError(f"slides of {depth} levels, but the router was made for {predictor.routing.router.levels}")
+        with _threads(int(predictor.run.record["threads"])):
+            kept: NDArray[np.bool_] = predictor.routing.keep(seen, torch.from_numpy(below), total, depth).numpy()
+        return kept
+
+
+def chooser_of(run: str | Path, budget: float | None = None) -> RunChooser:
+    """The router of a run, for `marble.extract`; with the budget sealed into the run unless another is given."""
+    folder = Path(run)
+    predictor = Predictor(folder, routed=True, budget=budget)
+    assert predictor.routing is not None
+    return RunChooser(folder.resolve(), predictor.routing.budget)
+
+
+@lru_cache(maxsize=2)
+def _opened(folder: Path, budget: float) -> Predictor:
+    return Predictor(folder, routed=True, budget=budget)
+
+
+def bags_of(
+    sources: Iterable[str | Path], run: Run, options: SlideOptions | None = None, routing: Routing | None = None
+) -> Iterator[tuple[str, Bag | Exception]]:
     """Every bag of the sources: a store, a bag file in one, or a slide file (tiled and embedded as in training).
 
-    A source that cannot be used is yielded with its error, and the rest goes on.
+    Of a slide, with `routing`, only the fine tiles that it chooses are read and embedded. A source that cannot be used
+    is yielded with its error, and the rest goes on.
     """
     for source in sources:
         path = Path(source)
         try:
-            yield from _bags_at(path, run)
+            yield from _bags_at(path, run, options or SlideOptions(), routing)
         except Exception as error:  # one bad source must not end the batch
             yield str(path), error
 
 
-def _bags_at(path: Path, run: Run) -> Iterator[tuple[str, Bag | Exception]]:
-    if path.is_dir() and (path / "store.json").exists():
-        store = BagStore(path)
+def _bags_at(
+    path: Path, run: Run, options: SlideOptions, routing: Routing | None
+) -> Iterator[tuple[str, Bag | Exception]]:
+    if path.is_dir():
+        store = BagStore.find(path, like=run.provenance)
         for slide_id in store.slide_ids():
             yield slide_id, _load(store, slide_id)
     elif path.suffix == ".safetensors":
@@ -130,7 +205,7 @@ def _bags_at(path: Path, run: Run) -> Iterator[tuple[str, Bag | Exception]]:
             raise InputError("no record beside this bag says that it is whole", where=path, hint="Extract it again")
         yield known[path], _load(store, known[path])
     elif path.exists():
-        yield path.stem, _extract(path, run)
+        yield path.stem, _extract(path, run, options, routing)
     else:
         raise InputError("no such slide, bag or store", where=path)
 
@@ -142,20 +217,32 @@ def _load(store: BagStore, slide_id: str) -> Bag | Exception:
         return error
 
 
-def _extract(path: Path, run: Run) -> Bag:
-    """Tile and embed a slide exactly as the run's training bags were."""
-    from marble.extract import ExtractSpec, extract_slide, store_for
+def _extract(path: Path, run: Run, options: SlideOptions, routing: Routing | None) -> Bag:
+    """Tile and embed a slide exactly as the run's training bags were; of its branches, those that routing chooses."""
+    from marble.extract import ExtractSpec, Machine, extract_slide, store_for
 
     settings = run.record["bags"].get("notes", {}).get("extract")
-    if settings is None:
+    if options.spec is not None:
+        spec = ExtractSpec.from_toml(options.spec)
+    elif settings is not None:
+        spec = ExtractSpec.parse(settings, where=run.folder / "run.json")
+    else:
         raise InputError(
             "this run was trained on bags without extraction settings, so a slide cannot be prepared for it",
             where=path,
-            hint="Give it a bag or a store made in the same way as the training bags",
+            hint="Give the settings with --spec FILE.toml, or a bag made in the same way as the training bags",
         )
-    spec = ExtractSpec.parse(settings, where=run.folder / "run.json")
+    outlines = options.outlines
+    if outlines is not None and outlines.is_dir():
+        outlines = outlines / f"{path.stem}.geojson"
+    machine = Machine(device=options.device, weights=dict(options.weights))
+    chooser = None if routing is None else RunChooser(run.folder.resolve(), routing.budget)
     with TemporaryDirectory(prefix="marble-predict-") as scratch:
-        record = extract_slide(path, spec, scratch)
+        # Hashed, so that a slide of the training part is known again under any name.
+        record = extract_slide(
+            path, spec, scratch, machine=machine, mpp=options.mpp, outlines=outlines, hash_source=path.is_file(),
+            chooser=chooser,
+        )  # fmt: skip
         if record.status != "ok":
             raise SlideError(f"{record.status} at {record.stage}: {record.reason}", where=path)
-        return store_for(scratch, spec).load(record.slide_id)  # stays mapped when the folder is gone
+        return store_for(scratch, spec, chooser).load(record.slide_id)  # stays mapped when the folder is gone

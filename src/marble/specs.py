@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Self
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from marble.errors import SpecError
@@ -34,7 +35,7 @@ class Spec(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise _explain(cls, error, where) from None
+            raise _explain(cls, error, values, where) from None
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
@@ -43,8 +44,7 @@ class Spec(BaseModel):
 
     def to_toml(self) -> str:
         """The settings as TOML text that :meth:`from_toml` reads back equal (fields that are None are left out)."""
-        body = self.model_dump(mode="json", exclude_none=True)
-        return "".join(f"{key} = {_toml(value)}\n" for key, value in body.items())
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -69,14 +69,48 @@ def unknown_choice(what: str, given: str, valid: list[str]) -> str:
     return f"unknown {what} '{given}'{guess} Valid: {', '.join(valid)}"
 
 
-def _explain(cls: type[BaseModel], error: ValidationError, where: object) -> SpecError:
-    fault = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in fault["loc"])
+def _explain(cls: type[BaseModel], error: ValidationError, values: Any, where: object) -> SpecError:
+    """The fault a user would mend first: a key that does not exist, else one that is missing, else a value."""
+    faults = error.errors(include_url=False, include_context=False)
+    order = {"extra_forbidden": 0, "missing": 1}
+    # Of a field that may be several things, the reading that got furthest is the one that was meant.
+    fault = min(faults, key=lambda one: (order.get(one["type"], 2), -len(one["loc"])))
+    path = _inside(values, fault["loc"])
+    field = ".".join(str(part) for part in path)
     if fault["type"] == "extra_forbidden":
         owner = _owner(cls, fault["loc"][:-1])
-        what = unknown_choice("key", str(fault["loc"][-1]), sorted(owner.model_fields))
-        return SpecError(f"{field}: {what}" if len(fault["loc"]) > 1 else what, where=where)
-    return SpecError(f"field '{field}': {fault['msg']} (got {fault['input']!r})", where=where)
+        what = unknown_choice("key", str(path[-1]), sorted(owner.model_fields))
+        return SpecError(f"{field}: {what}" if len(path) > 1 else what, where=where)
+    if fault["type"] == "missing":
+        return SpecError(f"key '{field}' is missing", where=where)
+    said = fault["msg"].removeprefix("Value error, ")
+    if not field or fault["type"] == "value_error":  # a rule of our own, which names what it is about
+        return SpecError(f"{field}: {said}" if field else said, where=where)
+    return SpecError(f"field '{field}': {said} (got {_short(fault['input'])})", where=where)
+
+
+def _inside(values: Any, loc: tuple[int | str, ...]) -> list[int | str]:
+    """`loc` without what pydantic puts between keys: the name of the reading it tried."""
+    path: list[int | str] = []
+    for place, part in enumerate(loc):
+        keyed = isinstance(values, dict) and part in values
+        counted = isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)
+        if keyed or counted:
+            values = values[part]
+            path.append(part)
+        elif place + 1 == len(loc) and isinstance(values, dict):  # a key that is missing
+            path.append(part)
+    return path
+
+
+def _short(value: Any) -> str:
+    """A value as an error shows it: never a page of it."""
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _owner(cls: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel]:
@@ -95,18 +129,3 @@ def _spec_in(annotation: Any) -> type[BaseModel] | None:
         if (found := _spec_in(inner)) is not None:
             return found
     return None
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # a JSON string is a valid TOML basic string
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, dict):
-        inside = ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items() if item is not None)
-        return "{ " + inside + " }" if inside else "{}"
-    raise TypeError(f"no TOML form for {type(value).__name__}")

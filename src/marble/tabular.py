@@ -1,22 +1,28 @@
 """Strict reading of CSV-like tables, and cells that are safe to write into one.
 
 Every cell stays the text it was in the file: `001` and `NA` are not numbers or gaps. Whatever is wrong with a table is
-reported with its file, its row (the line in the file, counted from 1) and its column.
+reported with its file, its row (the line in the file, counted from 1) and its column. Read are the flavours that
+spreadsheets write: commas, semicolons or tabs; UTF-8, or UTF-16 with its mark; a first line `sep=;`; decimal commas
+where commas do not separate cells.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import html
 import io
 import lzma
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from marble.errors import TableError
+from marble.identifiers import normal
 from marble.specs import unknown_choice
 
 MAX_BYTES = 512 * 1024 * 1024
@@ -26,10 +32,13 @@ _SPREADSHEETS = {".xlsx", ".xls", ".xlsm", ".ods", ".parquet", ".feather", ".sav
 _UNREADABLE_ARCHIVE = (
     zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError,
 )  # fmt: skip
+_POINT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_COMMA = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}([.,])\d{3}")
 _FORMULA_STARTS = "=+-@\uff1d\uff0b\uff0d\uff20"  # and their full-width forms, which spreadsheets also obey
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Row:
     """One record of a table."""
 
@@ -45,7 +54,9 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     header_line: int = 1
+    separator: str = ","
     _index: dict[str, int] = field(init=False, repr=False, compare=False)
+    _marks: dict[str, str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_index", {name: i for i, name in enumerate(self.columns)})
@@ -57,12 +68,30 @@ class Table:
         """The text of a cell without surrounding blanks."""
         return row.cells[self._index[column]].strip()
 
+    def number(self, row: Row, column: str) -> float | None:
+        """The number in a cell, or None if there is none. Decimal commas are read where the column has them."""
+        text = self.cell(row, column)
+        if column not in self._marks:
+            self._marks[column] = self._decimal_mark(column)
+        if self._marks[column] == "," and _COMMA.fullmatch(text):
+            return float(text.replace(",", "."))
+        return float(text) if _POINT.fullmatch(text) else None
+
+    def named(self, name: str) -> str | None:
+        """The column that has this name, whatever its case and however its words are joined; never one of two."""
+        found = self._by_key.get(column_key(name), [])
+        if len(found) > 1:
+            what = f"columns {' and '.join(repr(column) for column in found)} have the same name but for its spelling"
+            raise self.header_fault(what, found[1], "Rename or remove one of them")
+        return found[0] if found else None
+
     def require(self, column: str, hint: str | None = None) -> str:
-        """The column's name back, or an error that names the nearest one there is."""
-        if column not in self._index:
+        """The table's name of a column that the user named, or an error that names the nearest one there is."""
+        found = column if column in self._index else self.named(column)
+        if found is None:
             what = unknown_choice("column", column, [name for name in self.columns if name])
             raise self.header_fault(what, column, hint or "Name a column of this table")
-        return column
+        return found
 
     def fault(self, row: Row, column: str, what: str, hint: str) -> TableError:
         """An error at one cell."""
@@ -71,6 +100,40 @@ class Table:
     def header_fault(self, what: str, column: str, hint: str) -> TableError:
         """An error about the columns themselves."""
         return table_error(self.source, self.header_line, column, what, hint)
+
+    @cached_property
+    def _by_key(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in self.columns:
+            found.setdefault(column_key(name), []).append(name)
+        return found
+
+    def _decimal_mark(self, column: str) -> str:
+        """`,` or `.`; refused is a column that mixes them, or in which a mark may as well set thousands apart."""
+        if self.separator == ",":
+            return "."
+        cells = [(row, self.cell(row, column)) for row in self.rows]
+        commas = [(row, text) for row, text in cells if _COMMA.fullmatch(text)]
+        points = [(row, text) for row, text in cells if "." in text and _POINT.fullmatch(text)]
+        if commas and points:
+            (row, text), (other, example) = max(commas[0], points[0]), min(commas[0], points[0])
+            what = f"'{text}' here, '{example}' in row {other.line}: is it a point or a comma that marks decimals?"
+            raise self.fault(row, column, what, "Write all numbers of a column in one way")
+        doubtful = commas if self.separator == "\t" else points if self._has_decimal_commas else []
+        if doubtful and all(_THOUSANDS.fullmatch(text) for _, text in doubtful):
+            row, text = doubtful[0]
+            what = f"'{text}' may be a decimal number or a number of thousands"
+            raise self.fault(row, column, what, "Write numbers without marks between thousands")
+        return "," if commas else "."
+
+    @cached_property
+    def _has_decimal_commas(self) -> bool:
+        return any(_COMMA.fullmatch(cell.strip()) for row in self.rows for cell in row.cells)
+
+
+def column_key(name: str) -> str:
+    """Equal for names of columns that differ only in case, blanks, `_`, `-` and `.`."""
+    return re.sub(r"[\s_.-]+", "", normal(name).casefold())
 
 
 def table_error(source: object, line: int, column: str, what: str, hint: str) -> TableError:
@@ -86,11 +149,12 @@ def read_table(path: str | Path, *, keep_index: bool = False, pad_short_rows: bo
     source = str(path)
     text = _decode(_read_bytes(Path(path)), source)
     lines_before, body = _skip_comments(text)
-    records = _records(body, lines_before, source)
+    separator, lines_before, body = _separator(body, lines_before)
+    records = _records(body, separator, lines_before, source)
     header = next(records, None)
     if header is None:
         raise table_error(source, 1, "(all)", "the file is empty", "Give a table with a header line and rows")
-    columns = tuple(name.strip() for name in header.cells)
+    columns = tuple(normal(name) for name in header.cells)
     _check_header(columns, header.line, source)
     rows = tuple(_widen(row, columns, pad_short_rows, source) for row in records)
     if not rows:
@@ -99,12 +163,18 @@ def read_table(path: str | Path, *, keep_index: bool = False, pad_short_rows: bo
     if not keep_index and columns[0] in ("", "Unnamed: 0"):
         columns = columns[1:]
         rows = tuple(Row(row.line, row.cells[1:]) for row in rows)
-    return Table(source, columns, rows, header.line)
+    return Table(source, columns, rows, header.line, separator)
 
 
 def safe_cell(text: str) -> str:
     """The text, marked as text where a spreadsheet would run it as a formula. Use for names, not for numbers."""
     return f"'{text}" if text.lstrip()[:1] in _FORMULA_STARTS and text.strip() else text
+
+
+def markdown_cell(text: str) -> str:
+    """The text as a cell of a Markdown table: one line, no HTML, no link, no end of the cell within it."""
+    plain = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\`|]|(?<=\])[(\[:])", r"\\\1", plain)
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -119,7 +189,8 @@ def _quoted(cell: str) -> str:
 
 def _read_bytes(path: Path) -> bytes:
     if path.suffix.lower() in _SPREADSHEETS:
-        raise TableError(f"{path.suffix} tables are not read", where=path, hint="Save the table as CSV (UTF-8)")
+        hint = "Save the table as CSV (in Excel: File, Save As, CSV UTF-8)"
+        raise TableError(f"{path.suffix} tables are not read", where=path, hint=hint)
     if not path.is_file():
         what = "this is a folder, not a table" if path.is_dir() else "no such file"
         raise TableError(what, where=path, hint="Check the path of the table")
@@ -164,11 +235,13 @@ def _bounded(data: bytes, path: Path) -> bytes:
 
 
 def _decode(data: bytes, source: str) -> str:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        raise TableError("the text is UTF-16", where=f"{source}, row 1", hint="Save the table as CSV (UTF-8)")
     try:
-        text = data.decode("utf-8-sig")
+        # Excel's "Unicode text" is UTF-16 with a mark
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:
+        if error.encoding.startswith("utf-16"):
+            what = f"the text is not whole UTF-16: {error.reason}"
+            raise TableError(what, where=f"{source}, row 1", hint="Save the table as CSV (UTF-8)") from None
         start = data.rfind(b"\n", 0, error.start) + 1
         line = data.count(b"\n", 0, error.start) + 1
         column = _column_at(data[: data.find(b"\n")], data[start : error.start])
@@ -199,15 +272,19 @@ def _skip_comments(text: str) -> tuple[int, str]:
     return skipped, text
 
 
-def _sniff(lines: list[str]) -> str:
-    header = next((line for line in lines if line.strip()), "")
+def _separator(text: str, lines_before: int) -> tuple[str, int, str]:
+    """What parts the cells: said by a first line `sep=;`, as Excel reads and writes it, or seen from the header."""
+    said, _, rest = text.partition("\n")
+    found = re.fullmatch(r"\"?sep=([,;\t])\"?\r?", said, re.IGNORECASE)
+    if found:
+        return found[1], lines_before + 1, rest
+    header = next((line for line in io.StringIO(text) if line.strip()), "")
     unquoted = "".join(header.split('"')[::2])
-    return max(SEPARATORS, key=unquoted.count)
+    return max(SEPARATORS, key=unquoted.count), lines_before, text
 
 
-def _records(text: str, lines_before: int, source: str) -> Iterator[Row]:
+def _records(text: str, separator: str, lines_before: int, source: str) -> Iterator[Row]:
     lines = list(io.StringIO(text, newline=""))
-    separator = _sniff(lines)
     reader = csv.reader(lines, delimiter=separator, strict=True)
     names: list[str] = []
     while True:

@@ -1,4 +1,4 @@
-"""What is to be predicted for a patient: a class, or a time under observation with its end."""
+"""What is to be predicted for a patient: a class, a number, or a time under observation with its end."""
 
 from __future__ import annotations
 
@@ -28,4 +28,5 @@ class SurvivalTime:
             )
 
 
-Target: TypeAlias = str | SurvivalTime
+#: a class; a time under observation; or, for regression, a finite number
+Target: TypeAlias = str | SurvivalTime | float

@@ -7,23 +7,25 @@ from pathlib import Path
 
 from marble import files
 from marble.bags import store as bag_store
-from marble.bags.store import BagRecord, BagStore, file_stem
-from marble.errors import InputError, MarbleError
+from marble.bags.store import BagStore, file_stem
+from marble.errors import InputError, IntegrityError, MarbleError
+from marble.training import routing
 from marble.training.results import find_runs, read_predictions, read_run
 
 
 @dataclass
 class Verdict:
-    """How many artefacts were looked at, and what is wrong with which."""
+    """How many artefacts were looked at, what is wrong with which, and what is worth knowing."""
 
     checked: int = 0
     faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def verify_path(target: str | Path) -> Verdict:
     """Check a store, a folder of stores, a run or a folder of runs; whatever is found there."""
     root = Path(target)
-    stores = sorted({path.parent for path in root.rglob("store.json")})
+    stores = sorted({path.parent for name in ("store.json", "extract.toml") for path in root.rglob(name)})
     runs = find_runs(root)
     if not stores and not runs:
         raise InputError("neither a store of bags nor a run", where=root, hint="Give the folder that holds them")
@@ -36,20 +38,29 @@ def verify_path(target: str | Path) -> Verdict:
 
 
 def _verify_store(store: BagStore, verdict: Verdict) -> None:
-    known = set()
+    known, unsealed = set(), 0
     for path in sorted(store.root.glob("*.json")):
-        if path.name == "store.json":
-            continue
         verdict.checked += 1
         try:
-            record = BagRecord.parse(files.read_json(path), where=path)
-            known.add(file_stem(record.slide_id))
+            unsealed += not bag_store.has_checksum(path)
+            if path.name == "store.json":
+                store.common()
+                continue
+            record = bag_store.read_record(path)
+            known.add(path.stem)
+            if file_stem(record.slide_id) != path.stem:
+                raise IntegrityError(f"record belongs to slide '{record.slide_id}'", where=path)
             if record.status == "ok":
                 bag_store.forget(store.bag_path(record.slide_id))  # trust nothing that was checked before
                 store.load(record.slide_id)
-        except (MarbleError, OSError) as error:
+        except Exception as error:  # whatever is wrong with a file, it is named and the rest is looked at
             known.add(path.stem)
-            verdict.faults.append(str(error))
+            verdict.faults.append(_fault(path, error))
+    if unsealed:
+        verdict.notes.append(
+            f"{store.root}: {unsealed} records of an earlier version carry no checksum of their own; "
+            "extract into a new store to have them"
+        )
     for path in sorted(store.root.glob("*.safetensors")):
         if path.stem not in known:
             verdict.checked += 1
@@ -63,9 +74,22 @@ def _verify_run(folder: Path, verdict: Verdict) -> None:
     try:
         record = read_run(folder)
         read_predictions(folder)
+        fitted = files.read_json(folder / "fit.json")
+        if not isinstance(fitted, dict) or fitted.get("model_sha256") != record["sha256"]["model"]:
+            verdict.faults.append(f"{folder / 'fit.json'}: belongs to another fit than run.json. Run it again")
         for name, file in (("model", "model.safetensors"), ("history", "history.csv")):
             path = folder / file
             if not path.exists() or files.sha256_file(path) != record["sha256"][name]:
                 verdict.faults.append(f"{path}: missing or changed since it was written. Run the experiment again")
-    except (MarbleError, OSError, KeyError, TypeError) as error:
-        verdict.faults.append(str(error) if isinstance(error, MarbleError) else f"{folder}: damaged record ({error})")
+        if (folder / routing.RECORD).exists():
+            routing.read_routing(folder)
+    except Exception as error:  # as above
+        verdict.faults.append(_fault(folder, error))
+
+
+def _fault(path: Path, error: Exception) -> str:
+    """One line that names the file."""
+    if isinstance(error, MarbleError):
+        said = str(error)
+        return said if str(path.parent) in said else f"{path}: {said}"
+    return f"{path}: damaged ({type(error).__name__}: {str(error)[:200]})"

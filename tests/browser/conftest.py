@@ -14,7 +14,9 @@ import pytest
 import uvicorn
 
 from marble.viewer.app import create_app
+from marble.viewer.notes import Notes
 from marble.viewer.registry import build_registry
+from marble.viewer.wire import Wire
 from tests.viewer.seeing import teach
 from tests.viewer.world import World, make_world
 
@@ -28,8 +30,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(scope="session")
 def address(world: World) -> Iterator[str]:
-    app = create_app(build_registry(world.runs, world.slides, world.store.root))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, access_log=False, log_level="warning"))
+    app = create_app(
+        build_registry(world.runs, world.slides, world.store.root), notes=Notes(world.root / "kept" / "notes.json")
+    )
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=Wire, ws="none", access_log=False, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -58,3 +62,32 @@ def pictures() -> Path:
     folder = Path(__file__).parents[2] / "test-artifacts"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+#: a desk and a phone, in light and in the dark
+SCREENS = [(width, scheme) for width in (1440, 390) for scheme in ("light", "dark")]
+
+
+@pytest.fixture(params=SCREENS, ids=[f"{width}px-{scheme}" for width, scheme in SCREENS])
+def screen(request: pytest.FixtureRequest, chromium: Any, address: str) -> Iterator[tuple[Any, str]]:
+    """A page of one size and colour scheme that writes down every complaint, and a name for its pictures."""
+    width, scheme = request.param
+    size = {"width": width, "height": 900 if width > 800 else 844}
+    context = chromium.new_context(viewport=size, color_scheme=scheme, accept_downloads=True)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page, f"{width}-{scheme}"
+    context.close()
+    assert complaints == []
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The accessibility checker, as `npm ci --prefix web` puts it there."""
+    path = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
+    if not path.exists():
+        pytest.skip("needs axe-core: npm ci --prefix web")
+    return path.read_text()

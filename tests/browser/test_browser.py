@@ -159,7 +159,8 @@ def test_it_works_by_keyboard_and_in_the_dark(chromium: Any, address: str, pictu
     for _ in range(40):
         tab.keyboard.press("Tab")
         reached.add(tab.evaluate("document.activeElement.id || document.activeElement.className"))
-    assert {"run", "compare", "mode", "level", "opacity", "show-map", "zoom"} <= reached
+    assert {"run", "compare", "mode", "level", "opacity", "threshold", "show-map", "by-value", "zoom"} <= reached
+    assert {"previous", "following", "save-view", "save-map", "note-text"} & reached >= {"save-view", "save-map"}
     tab.locator("#tiles button").first.focus()
     tab.keyboard.press("Enter")
     tab.wait_for_selector("#branches[data-children]:not([data-children=''])")

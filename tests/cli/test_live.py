@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from marble.cli.board import Board, BoardRow
-from marble.cli.live import board_table, follow
+from marble.cli.board import Board, BoardRow, EpochDone
+from marble.cli.live import _Lines, board_table, follow
 from marble.compute import Inline
 from marble.models import COMMON
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec
@@ -64,8 +64,8 @@ PLAN = [_planned(model, repeat) for repeat in range(3) for model in ("marble", "
 
 def test_rows_before_anything_has_ended() -> None:
     assert Board(PLAN, workers=2, clock=Clock()).rows() == [
-        BoardRow("marble", total=3, running=(0,)),
-        BoardRow("abmil", total=3, running=(0,)),
+        BoardRow("marble", total=3, running=(0,), epochs=(None,)),
+        BoardRow("abmil", total=3, running=(0,), epochs=(None,)),
     ]
 
 
@@ -83,7 +83,14 @@ def test_rows_count_fits_and_average_the_validation_metric() -> None:
     )
     # abmil: one ended after 20 s of which 18 s were training; repeat 1 runs since 20, repeat 2 since 30
     assert abmil == BoardRow(
-        "abmil", 3, done=1, running=(1, 2), mean=0.6, elapsed_s=20 + 13 + 3, remaining_s=2 * 18 - 13 - 3
+        "abmil",
+        3,
+        done=1,
+        running=(1, 2),
+        epochs=(None, None),
+        mean=0.6,
+        elapsed_s=20 + 13 + 3,
+        remaining_s=2 * 18 - 13 - 3,
     )
     assert board.remaining_s() == (2 * 18 - 13 - 3) / 2
     assert board.elapsed_s() == 33.0
@@ -121,6 +128,37 @@ def test_the_table_shows_the_rows() -> None:
         ["abmil", "0/3 1 failed", "repeat 1", "-", "0:00:00", "?"],
         ["odd [red] name", "0/1", "-", "-", "0:00:00", "?"],
     ]
+
+
+def test_a_fit_under_way_shows_its_last_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    run = PLAN[0].model_copy(update={"folder": str(tmp_path)})
+    board = Board([run], clock=clock)
+    assert board.rows()[0].epochs == (None,)
+    for epoch, now in ((2, 10.0), (3, 14.0)):
+        clock.now = now
+        (tmp_path / "history.csv").write_text(f"epoch,train_loss,val_loss,val_auc\n1,0.9,1,0.5\n{epoch},0.41,1,0.812\n")
+        row = board.rows()[0]
+    left = (COMMON.epochs - 3) * 4.0  # the one epoch that was seen took four seconds
+    assert row.epochs == (EpochDone(3, COMMON.epochs, 0.41, 0.812, left),)
+    out = io.StringIO()
+    Console(file=out, width=160).print(board_table("demo", board))
+    assert f"repeat 0: epoch 3/{COMMON.epochs}, loss 0.41, auc 0.812, at most 0:01:48 left" in out.getvalue()
+    lines = _Lines(board)
+    lines.show(None)
+    assert capsys.readouterr().out == (
+        f"[0/1] under way: marble, repeat 0: epoch 3/{COMMON.epochs}, loss 0.41, auc 0.812, at most 0:01:48 left\n"
+    )
+
+
+def test_stopping_says_what_is_kept() -> None:
+    def stopped() -> None:
+        with follow("demo", PLAN, 1, Console(file=io.StringIO(), force_terminal=True)) as tell:
+            tell(_done(PLAN[0], 0.5, 1))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="1 of 6 fits are done, and those under way are kept"):
+        stopped()
 
 
 def test_elsewhere_than_on_a_terminal_a_line_per_fit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marble.cohorts import Case, Cohort, audit, holdout
+from marble.cohorts import Case, Cohort, Split, audit, holdout
 
 COHORT = Cohort(
     "made",
@@ -47,6 +47,9 @@ def test_our_own_splits_pass(tmp_path: Path) -> None:
         (" TCGA-AA-1234", "TCGA-AA-1234-01Z", "TCGA-AA-1234"),
         ("Patient7", "patient7", "Patient7"),
         ("Patient7", "Patient7\t", "Patient7"),
+        ("Patient7", "Pati\u200bent7", "Patient7"),
+        ("Jos\u00e9", "Jose\u0301", "Jos\u00e9"),
+        ("P-7", "P\u20137", "P-7"),
         ("slide.svs", "slide", "slide"),
         ("slide.h5", "slide.svs", "slide"),
         ("001", " 001", "001"),
@@ -68,7 +71,9 @@ def test_spellings_are_reported_even_inside_one_part(tmp_path: Path) -> None:
     assert not result.leaks
     assert result.faults
     assert "is spelt 'TCGA-AA-1234' and 'tcga-aa-1234'" in "\n".join(result.lines())
-    several_slides = audit(write(tmp_path, ["TCGA-AA-1234-01Z-00-DX1", "TCGA-AA-1234-01Z-00-DX2"], ["b"], ["c"]))
+    several_slides = audit(
+        write(tmp_path, ["TCGA-AA-1234-01Z-00-DX1", "TCGA-AA-1234-01Z-00-DX2"], ["b"], ["c"]), case_is_slide=True
+    )
     assert not several_slides.faults
 
 
@@ -94,7 +99,10 @@ def test_slides_of_one_patient_leak_only_as_the_cohort_knows(tmp_path: Path) -> 
     path = write(tmp_path, ["s0a"], ["s1a"], ["s0b"])
     alone = audit(path)
     assert not alone.leaks
-    assert "count as a patient each: give the cohort" in "\n".join(alone.lines())
+    assert alone.unknown_patients
+    assert "leaks would not be seen: give the cohort" in "\n".join(alone.lines())
+    assert "ok" not in "\n".join(alone.lines())
+    assert not audit(path, case_is_slide=True).faults
     assert audit(path, COHORT).splits[0].shared("train", "test") == ("p00",)
 
 
@@ -136,3 +144,15 @@ def test_exactly_the_planted_patients_are_named(
     assert set(found.shared("train", "test")) == names & set(split.train)
     assert set(found.shared("test", "val")) == names & set(split.val)
     assert found.shared("train", "val") == ()
+
+
+def test_one_file_under_two_names_is_a_leak(tmp_path: Path) -> None:
+    path = write(tmp_path, ["s0", "s1"], ["s2"], ["copy of s1", "s3"])
+    contents = {"s0": "aa", "s1": "bb", "s2": "cc", "copy of s1": "bb"}
+    assert not audit(path, case_is_slide=True).leaks
+    found = audit(path, case_is_slide=True, contents=contents)
+    assert found.leaks
+    assert "leak: 1 slide of train and test from one file: s1 = copy of s1" in "\n".join(found.lines())
+    cases = tuple(Case(f"p{i}", (name,), "ab"[i % 2]) for i, name in enumerate(["s0", "s1", "s2", "copy of s1", "s3"]))
+    by_patient = Split(train=("p0", "p1"), val=("p2",), test=("p3", "p4"), scheme="x", repeat=0)
+    assert audit(by_patient, Cohort("c", "classification", cases, ("a", "b")), contents=contents).leaks

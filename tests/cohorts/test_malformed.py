@@ -129,15 +129,18 @@ FAULTS = [
     Fault("all censored", MCAT + "p,s,1,1\nq,t,2,1\n", 1, "censorship", "the other way round"),
     Fault("censorship 2", MCAT + "p,s,1,1\nq,t,2,2.0\n", 3, "censorship", "is not an event"),
     Fault(
-        "status without a coding", "slide_id,months,status\ns,1,1\nt,2,0\n", 2, "status", "event_coding",
+        "status without a coding", "case_id,slide_id,months,status\np,s,1,1\nq,t,2,0\n", 2, "status", "event_coding",
         {"time": "months", "event": "status"},
     ),
-    Fault("OS without OS.time", "slide_id,days,OS\ns,1,1\n", 2, "OS", "not known", {"time": "days", "event": "OS"}),
     Fault(
-        "numbers among words", "slide_id,months,status\ns,1,dead\nt,2,0\n", 3, "status", "event_coding",
+        "OS without OS.time", "case_id,slide_id,days,OS\np,s,1,1\n", 2, "OS", "not known",
+        {"time": "days", "event": "OS"},
+    ),
+    Fault(
+        "numbers among words", "case_id,slide_id,months,status\np,s,1,dead\nq,t,2,0\n", 3, "status", "event_coding",
         {"time": "months", "event": "status"},
     ),
-    Fault("event coding of a bare 1", "slide_id,OS_MONTHS,OS_STATUS\ns,1,1\n", 2, "OS_STATUS", "event_coding"),
+    Fault("coding of a bare 1", "case_id,slide_id,OS_MONTHS,OS_STATUS\np,s,1,1\n", 2, "OS_STATUS", "event_coding"),
 ]  # fmt: skip
 
 
@@ -162,7 +165,7 @@ def test_the_error_names_file_row_column_and_next_step(tmp_path: Path, fault: Fa
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"task": "regression"}, "unknown task 'regression'"),
+        ({"task": "ranking"}, "unknown task 'ranking'"),
         ({"scored_by": "tile"}, "unknown scored_by 'tile'"),
         ({"event_coding": "1=dead"}, "unknown event_coding '1=dead'"),
         ({"drop": ("all",)}, "unknown drop 'all'"),

@@ -33,12 +33,12 @@ COHORTS: list[tuple[str, dict[str, Any], int, int, int | dict[str, int]]] = [
     ("2DMamba/survival/KIRC.csv", {}, 498, 498, 169),
     ("2DMamba/survival/UCEC.csv", {}, 480, 539, 75),
     (
-        "2DMamba/classification/PANDA.csv", {}, 10616, 10616,
+        "2DMamba/classification/PANDA.csv", {"case_is_slide": True}, 10616, 10616,
         {"0": 2892, "1": 2666, "2": 1343, "3": 1242, "4": 1249, "5": 1224},
     ),
-    ("2DMamba/classification/BRACS.csv", {}, 547, 547, {"AT": 89, "BT": 265, "MT": 193}),
+    ("2DMamba/classification/BRACS.csv", {"case_is_slide": True}, 547, 547, {"AT": 89, "BT": 265, "MT": 193}),
     (
-        "2DMamba/classification/DHMC.csv", {}, 563, 563,
+        "2DMamba/classification/DHMC.csv", {"case_is_slide": True}, 563, 563,
         {"Benign": 29, "Chromophobe": 23, "Clearcell": 344, "Oncocytoma": 66, "Papillary": 101},
     ),
     ("2DMamba/classification/TCGA-NSCLC-label.csv.zip", {}, 862, 958, 339),
@@ -48,7 +48,8 @@ COHORTS: list[tuple[str, dict[str, Any], int, int, int | dict[str, int]]] = [
     ),
     (
         "2DMamba/classification/TCGA-BRCA-label.csv",
-        {"label": "oncotree_code", "classes": ("IDC", "ILC"), "drop": ("other",)}, 971, 1033, {"IDC": 773, "ILC": 198},
+        {"label": "oncotree_code", "classes": ("IDC", "ILC"), "drop": ("other", "missing")}, 971, 1033,
+        {"IDC": 773, "ILC": 198},
     ),
     ("SurvPath_STAD/tcga_stad.csv", {}, 319, 343, 120),
     ("SurvPath_STAD/datasets_csv/metadata/tcga_stad.csv", {}, 319, 343, 120),
@@ -176,7 +177,7 @@ def test_other_public_splits(tables: Path) -> None:
     for name in ("BRACS.csv", "DHMC.csv"):
         path = tables / "2DMamba/classification" / name
         assert not audit(path).leaks
-        assert read_splits(path, read_cohort(path))[0].test
+        assert read_splits(path, read_cohort(path, case_is_slide=True))[0].test
 
 
 def test_our_splits_of_the_public_cohorts_are_sound(tables: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +42,7 @@ def surviving(draw: st.DrawFn) -> Cohort:
 
 
 def stratum(case: Case) -> str:
-    return str(case.target.event) if isinstance(case.target, SurvivalTime) else case.target
+    return str(case.target.event) if isinstance(case.target, SurvivalTime) else str(case.target)
 
 
 def check_stratified(cohort: Cohort, parts: list[tuple[str, ...]], fractions: list[float]) -> None:
@@ -214,3 +215,22 @@ def test_validation_taken_from_train_is_stratified(cohort: Cohort, seed: int) ->
         with_validation(full, cohort, 0.1)
     with pytest.raises(SplitError, match=r"share of 1\.5"):
         with_validation(without, cohort, 1.5)
+
+
+@pytest.mark.parametrize("by_site", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_numbers_are_shared_out_by_quantile(seed: int, by_site: bool) -> None:
+    values = np.random.default_rng(seed).lognormal(size=200)
+    cases = tuple(Case(f"p{i}", (f"s{i}",), float(v), site=f"h{i % 40}") for i, v in enumerate(values))
+    cohort = Cohort("numbers", "regression", cases)
+    fifth = np.searchsorted(np.quantile(values, [0.2, 0.4, 0.6, 0.8]), values, side="right")
+    of = dict(zip((case.case_id for case in cases), fifth, strict=True))
+    for split in kfold(cohort, folds=5, seed=seed, by_site=by_site):
+        counts = np.bincount([of[patient] for patient in split.test], minlength=5)
+        assert abs(counts - 8).max() <= (3 if by_site else 0)
+
+
+def test_equal_numbers_and_few_patients_are_split_all_the_same() -> None:
+    cases = tuple(Case(f"p{i}", (f"s{i}",), float(i % 2)) for i in range(6))
+    for split in kfold(Cohort("few", "regression", cases), folds=3):
+        assert sorted(i for patient in split.test for i in [int(patient[1:]) % 2]) == [0, 1]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from marble.cohorts import read_cohort
+from marble.errors import TableError
 from marble.identifiers import slide_id_of, spelling_key, tcga_patient, tcga_site
 from marble.targets import SurvivalTime
 
@@ -52,7 +53,7 @@ def test_own_survival_table(tmp_path: Path) -> None:
 
 
 def test_event_coding_is_asked_for_then_obeyed(tmp_path: Path) -> None:
-    path = write(tmp_path, "slide_id,months,status\ns,1,1\nt,2,0\n")
+    path = write(tmp_path, "patient,slide_id,months,status\ns,a,1,1\nt,b,2,0\n")
     as_event = targets(path, time="months", event="status", event_coding="1=event")
     as_censored = targets(path, time="months", event="status", event_coding="1=censored")
     assert as_event == {"s": SurvivalTime(1, True), "t": SurvivalTime(2, False)}
@@ -97,10 +98,12 @@ def test_pathbench(tmp_path: Path) -> None:
 
 def test_panda(tmp_path: Path) -> None:
     text = "image_id,data_provider,isup_grade,gleason_score\n" + "".join(f"i{g},radboud,{g},0+0\n" for g in (10, 2, 0))
-    cohort = read_cohort(write(tmp_path, text))
+    with pytest.raises(TableError, match=r"no patient column.*image_id, data_provider, isup_grade.*--case-is-slide"):
+        read_cohort(write(tmp_path, text))
+    cohort = read_cohort(write(tmp_path, text), case_is_slide=True)
     assert cohort.classes == ("0", "2", "10")
     assert cohort.case("i2").site == "radboud"
-    assert any("no patient id" in note for note in cohort.notes)
+    assert any("every slide counts as a patient" in note for note in cohort.notes)
 
 
 def test_tcga_clinical_data_resource(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_a_download_that_fails_ends_in_a_next_step(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.hf_hub_download", no_network)
-    with pytest.raises(UnavailableError, match=r"no route to host.*--weights PATH"):
+    with pytest.raises(UnavailableError, match=r"no route to host.*--weights uni_v1=FILE"):
         load_encoder("uni_v1", allow_download=True)
 
 

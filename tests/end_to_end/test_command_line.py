@@ -51,12 +51,13 @@ def test_run_report_predict_verify(tmp_path: Path, kind: str, task: str) -> None
     assert "<script" not in page
     assert page.count("<img") >= (6 if task == "classification" else 3)
     rows = list(csv.DictReader((report / "table.csv").open()))
-    assert [row["model"] for row in rows] == ["marble", "abmil", "mean, chosen"]
+    assert [row["model"] for row in rows] == ["marble", "abmil", "mean, chosen", "probe", "tiles"]
     metric = "auc" if task == "classification" else "c_index"
     assert all(0 <= float(row[f"{metric}_low"]) <= float(row[f"{metric}_high"]) <= 1 for row in rows)
     assert rows[0][f"{metric}_p_holm"] == ""
     assert all(0 < float(row[f"{metric}_p_holm"]) <= 1 for row in rows[1:])
     assert "Slides in: " in (report / "table.md").read_text()
+    assert "Sites: not known." in (report / "table.md").read_text()
 
     before = {path: path.read_bytes() for path in report.iterdir()}
     assert _marble("report", out / "tiny", "--out", tmp_path / "again").exit_code == 0
@@ -166,7 +167,7 @@ def test_an_unknown_key_or_option_names_the_valid_ones(tmp_path: Path) -> None:
 
 
 def test_doctor_says_what_works() -> None:
-    result = _marble("doctor")
+    result = _marble("doctor", "--all")
     assert result.exit_code == 0, result.output
     for word in ("torch", "scan backend", "encoder lite0", "OpenSlide"):
         assert word in result.output

@@ -15,7 +15,9 @@ from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.models import COMMON
 from marble.models.inference import infer
+from marble.synthetic.bags import BagRecipe
 from marble.synthetic.cohort import Kind, write_cohort
+from marble.synthetic.three_scales import make_three_scale_bag, without_level
 from marble.tasks.base import Undefined
 from marble.training.evaluate import columns, predict_cases
 from marble.training.fit import fit
@@ -153,3 +155,49 @@ def test_a_prediction_is_bitwise_the_same_for_any_stored_order(tmp_path: Path) -
     assert same(canonical(bag))
     assert first.order_sd > 0  # a causal scan does depend on the order; the spread is told, not hidden
     assert abs(float(first.attention.sum()) - 1) < 1e-5
+
+
+# ---- three levels --------------------------------------------------------------------------------------------------
+
+
+def _three_scale_score(folder: Path, seed: int, left_out: int | None, options: dict[str, Any]) -> float:
+    """Test AUC on the cohort whose signal needs all three levels, with all of them or with one left out."""
+    train, val, test = 120, 30, 80
+    store = BagStore(folder / f"bags-{seed}-{left_out}")
+    cases = []
+    for index in range(train + val + test):
+        slide = f"P{seed}-{index:04d}"
+        bag = make_three_scale_bag(slide, index % 2, BagRecipe(children=4), seed)
+        store.save(bag if left_out is None else without_level(bag, left_out))
+        label = TargetSpec(label=("negative", "positive")[index % 2])
+        cases.append(CaseSpec(case_id=slide, slides=(slide,), target=label))
+    job = FitJob(
+        model="marble",
+        options={"d_state": 16, "levels": 3 if left_out is None else 2, **options},
+        dim=32,
+        task=CLASSES,
+        recipe=replace(COMMON, epochs=12, warmup=1, lr=2e-3, patience=12),
+        store=str(store.root),
+        bags_sha256="0" * 64,
+        train=tuple(cases[:train]),
+        val=tuple(cases[train : train + val]),
+        split="made-up",
+        seed=seed,
+        val_orders=1,
+    )
+    built = CLASSES.build()
+    model = fit(job, folder / f"fit-{seed}-{left_out}-{len(options)}")
+    rows = predict_cases(model, store, cases[train + val :], built, orders=2)
+    metric = built.metrics([row.case.target.value() for row in rows], columns(rows, built))[built.select_by]
+    assert not isinstance(metric, Undefined)
+    return metric
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_three_levels_find_what_no_two_of_them_can(tmp_path: Path, seed: int) -> None:
+    assert _three_scale_score(tmp_path, seed, None, {}) >= 0.9
+    assert _three_scale_score(tmp_path, seed, None, {"mixer": "set"}) >= 0.9
+    for left_out in range(3):
+        assert _three_scale_score(tmp_path, seed, left_out, {}) < 0.8, f"without level {left_out}"

@@ -13,6 +13,8 @@ from marble.bags import BagStore, EncoderIdentity, Geometry, Provenance
 from marble.bags.bag import Bag
 from marble.errors import InputError, RunError, SpecError
 from marble.experiment import Experiment, ExperimentSpec, find_store
+from marble.models import small
+from marble.reports import write_report
 from marble.reports.collect import collect
 from marble.synthetic.cohort import write_cohort
 from marble.training.run import HeldOut, execute
@@ -125,5 +127,94 @@ def test_a_table_of_different_patients_is_refused(tmp_path: Path) -> None:
     planned = plan(tmp_path, models=models)
     execute(planned[0])
     execute(planned[3])
+    with pytest.raises(RunError, match="no repeat was finished by all models"):
+        collect(tmp_path / "out" / "tiny")
+    held_out = json.loads(Path(planned[1].test).read_text())
+    files.publish_json(planned[1].test, {"cases": held_out["cases"][1:]})
+    execute(planned[1])
     with pytest.raises(RunError, match="not tested on the same patients in the same repeats"):
         collect(tmp_path / "out" / "tiny")
+
+
+def test_a_table_compares_the_repeats_that_all_models_have_finished(tmp_path: Path) -> None:
+    models = '[{ name = "mean", hidden = 8, label = "a" }, { name = "max", hidden = 8, label = "b" }]'
+    planned = plan(tmp_path, models=models)
+    for run in planned[:-1]:
+        execute(run)
+    missing = planned[-1].about["repeat"]
+    results = collect(tmp_path / "out" / "tiny")
+    assert results.left_out == (missing,)
+    assert all(missing not in [repeat.number for repeat in model.repeats] for model in results.models)
+    write_report(tmp_path / "out" / "tiny", tmp_path / "report")
+    assert (
+        f"MISSING: repeats {missing}, which not every model has finished"
+        in (tmp_path / "report" / "table.md").read_text()
+    )
+
+
+def test_every_table_has_the_probe_and_the_number_of_tiles_unless_told_otherwise(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    head = 'cohort = { path = "synthetic:burden", patients = 24 }\ntask = "classification"\n'
+    head += 'split = { scheme = "kfold", folds = 4, repeats = 1 }\n'
+
+    def models(text: str) -> list[str]:
+        path.write_text(head + text)
+        return [
+            one.about["model"] for one in Experiment.load(path).plan(tmp_path / "out")[:5] if one.about["repeat"] == 0
+        ]
+
+    assert models('models = [{ name = "mean" }]') == ["mean", "probe", "tiles"]
+    assert models('models = [{ name = "probe", levels = 1 }, { name = "mean" }]') == [
+        "probe(levels=1)",
+        "mean",
+        "tiles",
+    ]
+    assert models('models = [{ name = "mean" }]\nbaselines = []') == ["mean"]
+    with pytest.raises(InputError, match="unknown model 'prob'"):
+        models('models = [{ name = "mean" }]\nbaselines = ["prob"]')
+
+
+def test_few_slides_get_the_small_recipe_and_the_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = '[{ name = "marble", dropout = 0.5 }, { name = "abmil", recipe = "authors" }, { name = "probe" }]'
+    few = plan(tmp_path / "few", models=models, train=', recipe = "auto"')[:3]
+    slides = sum(len(case.slides) for case in few[0].job.train)
+    assert [one.job.recipe_name for one in few] == ["small", "authors", "solved"]
+    assert few[0].about["recipe"] == f"small: {slides} training slides, fewer than 300"
+    assert few[1].about["recipe"] == "authors: the experiment asks for it"
+    assert few[0].job.options["dropout"] == 0.5  # what the experiment sets stays
+    assert few[0].job.options["project"] == 64
+    assert few[0].job.recipe.standardise
+    assert few[0].job.recipe.select_by == "last"
+    assert not few[1].job.recipe.standardise
+    monkeypatch.setattr("marble.experiment.experiment.SMALL_BELOW", slides)
+    many = plan(tmp_path / "many", models=models, train=', recipe = "auto"')[0]
+    assert many.job.recipe_name == "common"
+    assert "project" not in many.job.options
+    assert many.about["recipe"] == f"common: {slides} training slides, at least {slides}"
+
+
+def test_standardise_is_a_switch_for_all_models_and_for_one(tmp_path: Path) -> None:
+    models = '[{ name = "mean" }, { name = "max", standardise = false }, { name = "abmil", recipe = "authors" }]'
+    found = plan(tmp_path, models=models, train=", standardise = true")[:3]
+    assert [one.job.recipe.standardise for one in found] == [True, False, True]
+    assert not plan(tmp_path / "plain", models=models)[0].job.recipe.standardise
+
+
+@pytest.mark.parametrize(("slides", "epochs"), [(10, 40), (60, 40), (240, 10), (300, 8), (5000, 5)])
+def test_the_small_recipe_aims_at_a_number_of_steps(slides: int, epochs: int) -> None:
+    assert small(slides).epochs == epochs
+
+
+def test_patients_without_a_slide_are_not_counted_as_slides(tmp_path: Path) -> None:
+    table, store = write_cohort(tmp_path, "burden", patients=24, two_slides=0.0)
+    cases = [line.split(",") for line in table.read_text().splitlines()[1:]]
+    clinical = ["PATIENT,label", *(f"{case},{label}" for case, _, label in cases), "P9998,positive", "P9999,negative"]
+    slides = ["PATIENT,FILENAME", *(f"{case},{slide}.h5" for case, slide, _ in cases)]
+    (tmp_path / "clinical.csv").write_text("\n".join(clinical) + "\n")
+    (tmp_path / "slides.csv").write_text("\n".join(slides) + "\n")
+    (tmp_path / "e.toml").write_text(
+        'cohort = { path = "clinical.csv", slide_table = "slides.csv", label = "label" }\ntask = "classification"\n'
+        f'bags = {{ store = "{store.root}" }}\nmodels = [{{ name = "mean" }}]\nsplit = {{ repeats = 1 }}\n'
+    )
+    planned = Experiment.load(tmp_path / "e.toml").plan(tmp_path / "out")[0]
+    assert planned.about["slides"] == {"in": 24, "used": 24, "excluded": {}, "patients_without_slides": 2}

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from marble.compute import Processes
+from marble.compute import Failed, Processes
 from marble.errors import InputError
-from marble.extract import BatchProgress, Machine, extract_many, plan, store_for
+from marble.extract import BatchProgress, Machine, extract_many, ids_of, plan, store_for
 from marble.files import sha256_file
 from tests.extract.making import spec_of, tree
 from tests.extract.mutants import mutated
@@ -160,3 +160,50 @@ def test_killed_at_any_moment_and_resumed_the_store_is_the_same(some_slides: lis
         extract_many(some_slides, spec_of(), store)
         assert tree(store) == tree(tmp_path / "whole"), moment
         shutil.rmtree(store)
+
+
+def test_a_damaged_record_and_a_dead_worker_cost_only_their_slide(some_slides: list[Path], tmp_path: Path) -> None:
+    spec = spec_of()
+    assert extract_many(some_slides, spec, tmp_path / "bags", machine=ONE_THREAD).ok
+    store = store_for(tmp_path / "bags", spec)
+    store.record_path("slide-1").write_bytes(b'{"format": [')
+
+    class Dies:
+        """Every worker dies with its item."""
+
+        def map(self, fn: object, items: object) -> object:
+            return (Failed(item, "its worker died 2 times (signal SIGSEGV)") for item in items)  # type: ignore[attr-defined]
+
+    summary = extract_many(some_slides, spec, tmp_path / "bags", executor=Dies())  # type: ignore[arg-type]
+    assert [(o.status, o.stage) for o in summary.outcomes] == [("failed", "worker")] * 3
+    assert store.record("slide-1").stage == "worker"
+    assert store.record("slide-0").status == "ok"  # its bag was and stays whole
+
+
+def test_the_bag_of_another_slide_is_not_replaced_unless_asked(some_slides: list[Path], tmp_path: Path) -> None:
+    spec, bags = spec_of(), tmp_path / "bags"
+    for site, slide in (("A", some_slides[0]), ("B", some_slides[1])):
+        (tmp_path / site).mkdir()
+        shutil.copyfile(slide, tmp_path / site / "case1.tiff")
+    ours, theirs = tmp_path / "A" / "case1.tiff", tmp_path / "B" / "case1.tiff"
+    assert extract_many([ours], spec, bags, machine=ONE_THREAD).ok
+    before = tree(bags)
+    refused = extract_many([theirs], spec, bags, machine=ONE_THREAD)
+    assert not refused.ok
+    assert "already holds a bag of another slide" in str(refused.outcomes[0].reason)
+    assert tree(bags) == before
+    theirs.rename(tmp_path / "B" / "gone.tiff")
+    assert not extract_many([theirs], spec, bags, machine=ONE_THREAD).ok  # nor by a file that is not there
+    assert tree(bags) == before
+    (tmp_path / "B" / "gone.tiff").rename(theirs)
+    # The same slide, moved: known by its content, and made again only if that cannot be told from its time.
+    moved = tmp_path / "C" / "case1.tiff"
+    moved.parent.mkdir()
+    shutil.copy2(ours, moved)
+    assert extract_many([moved], spec, bags, machine=ONE_THREAD).ok
+    assert tree(bags) == before
+    ids = ids_of([ours, theirs], [tmp_path / "A", tmp_path / "B"], "path")
+    assert sorted(ids.values()) == ["A__case1", "B__case1"]
+    assert extract_many([ours, theirs], spec, bags, machine=ONE_THREAD, ids=ids).ok
+    assert extract_many([theirs], spec, bags, machine=ONE_THREAD, replace=True).ok
+    assert tree(bags) != before

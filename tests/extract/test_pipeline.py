@@ -13,8 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marble.compute.ahead import in_order
 from marble.encoders import load_encoder
-from marble.extract.pipeline import batches, encode_level, in_order, one_torch_thread
+from marble.extract.pipeline import batches, encode_level, one_torch_thread
 from marble.slides.slide import Slide
 from tests.extract.making import lattice, spec_of, tile_by_tile
 

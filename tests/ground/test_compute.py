@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from marble.compute import Done, Executor, Failed, Inline, Processes
+from marble.compute import Done, Executor, Failed, Inline, Limits, Processes, tell
 from marble.errors import InputError, SlideError
 
 # Top-level functions, because they travel to other processes.
@@ -75,3 +75,83 @@ def test_stopping_early_ends_the_workers() -> None:
 def test_no_workers_is_refused() -> None:
     with pytest.raises(InputError, match="workers must be at least 1, got 0"):
         Processes(0)
+
+
+class DiesUnpickled:
+    """Ends the worker while it is being unpickled: before it can read its first item."""
+
+    def __init__(self, counter: Path) -> None:
+        self.counter = counter
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _die_in_a_worker, (str(self.counter),)
+
+    def __call__(self, x: int) -> int:
+        raise AssertionError(x)
+
+
+def _die_in_a_worker(counter: str) -> object:
+    with open(counter, "a") as file:
+        file.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return None
+
+
+def test_a_worker_killed_while_it_starts_costs_only_its_item(tmp_path: Path) -> None:
+    counter = tmp_path / "starts"
+    # A large item: the pipe is full before the dead worker's end is seen, so sending it breaks.
+    items = [bytes(1 << 20), bytes(2 << 20)]
+    outcomes = list(Processes(2).map(DiesUnpickled(counter), items))  # type: ignore[arg-type]
+    assert [o.reason for o in outcomes if isinstance(o, Failed)] == ["its worker died 2 times (signal SIGKILL)"] * 2
+    assert counter.read_text() == "xxxx"
+
+
+def take(task: tuple[str, int]) -> int:
+    kind, amount = task
+    if kind == "memory":
+        return len(bytearray(amount))
+    if kind == "cpu":
+        while True:
+            amount += 1
+    if kind == "silence":
+        time.sleep(600)
+    if kind == "news":
+        for step in range(amount):
+            tell(step)
+            time.sleep(0.05)
+    return os.getpid()
+
+
+def test_memory_processor_time_and_silence_are_limited() -> None:
+    limits = Limits(memory_bytes=256 << 20, cpu_s=1, stall_s=6)
+    tasks = [("memory", 1 << 30), ("memory", 1 << 20), ("cpu", 0), ("silence", 0)]
+    outcomes = {o.item: o for o in Processes(2, limits=limits).map(take, tasks)}
+    reasons = {task: o.reason for task, o in outcomes.items() if isinstance(o, Failed)}
+    assert reasons[tasks[0]].startswith("needs more memory than its worker may use")
+    assert isinstance(outcomes[tasks[1]], Done)
+    assert reasons[tasks[2]] == "took more than 1 s of processor time; its worker was ended"
+    assert reasons[tasks[3]] == "nothing moved for 6 s; its worker was stopped"
+
+
+def test_news_reach_the_parent_in_order() -> None:
+    heard: list[tuple[object, object]] = []
+    executor = Processes(1, on_news=lambda item, news: heard.append((item, news)))
+    assert isinstance(next(iter(executor.map(take, [("news", 5)]))), Done)
+    assert heard == [(("news", 5), step) for step in range(5)]
+
+
+def test_workers_are_replaced_after_so_many_items() -> None:
+    outcomes = list(Processes(1, limits=Limits(items=2)).map(take, [("pid", i) for i in range(5)]))
+    pids = [o.result for o in outcomes if isinstance(o, Done)]
+    assert len(pids) == 5
+    assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
+
+
+def unpicklable(x: int) -> object:
+    return lambda: x
+
+
+def test_a_result_that_cannot_travel_fails_its_item() -> None:
+    outcomes = list(Processes(1).map(unpicklable, [1, 2]))
+    assert all(isinstance(o, Failed) and "pickle" in o.reason.lower() for o in outcomes)
+    assert len(outcomes) == 2

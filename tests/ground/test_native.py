@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-from marble.native import build, library
+from marble.models.ssm.scan_native import NativeSelectiveScan
+from marble.native import build, layout, library
 
 
 @pytest.fixture(autouse=True)
@@ -56,10 +58,63 @@ def test_without_a_compiler_the_reason_is_given_and_nothing_is_left(
     assert "compiler" in (library.missing() or "")
 
 
-def test_a_failing_compiler_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = tmp_path / "c++"
-    fake.write_text("#!/bin/sh\necho 'no room' >&2\nexit 1\n")
+def fake_compiler(folder: Path, body: str) -> Path:
+    fake = folder / "c++"
+    fake.write_text(f"#!/bin/sh\n{body}\n")
     fake.chmod(0o755)
+    return fake
+
+
+def test_a_compiler_without_openmp_makes_kernels_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "kernels.so"
+    refuses = 'case "$*" in *-fopenmp*) echo "unknown -fopenmp" >&2; exit 1;; esac'
+    fake = fake_compiler(tmp_path, f'{refuses}\nfor last; do :; done\necho "$*" > "$last"')
+    monkeypatch.setattr(build, "LIBRARY", out)
+    monkeypatch.setenv("CXX", str(fake))
+    monkeypatch.setenv("CXXFLAGS", "-O1 -DTOLD='a b'")
+    assert build.build() is None
+    called = out.read_text().split()
+    assert "-fopenmp" not in called
+    assert called.index("-O1") > called.index("-O3")  # the user's flags come last
+
+
+@pytest.mark.skipif(build.compiler() is None, reason="no compiler")
+def test_kernels_of_one_thread_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(70, 8)
+    inputs = (x, x.cos(), -torch.rand(8, 3), torch.rand(70, 3), torch.rand(70, 3))
+    with_threads = NativeSelectiveScan.apply(*inputs)
+    monkeypatch.setattr(build, "LIBRARY", tmp_path / "kernels.so")
+    monkeypatch.setattr(library, "LIBRARY", tmp_path / "kernels.so")
+    monkeypatch.setattr(build, "OPENMP", ((),))
+    monkeypatch.setenv("CXXFLAGS", "-Wno-unknown-pragmas")
+    assert build.build() is None
+    library._library.cache_clear()
+    assert torch.equal(NativeSelectiveScan.apply(*inputs), with_threads)
+
+
+@pytest.mark.skipif(library.missing() is not None, reason=f"native: {library.missing()}")
+@pytest.mark.parametrize("name", sorted(layout.AGREED))
+def test_a_library_with_another_layout_is_not_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(layout.AGREED, name, layout.AGREED[name] + 8)
+    assert f"{name} is {layout.AGREED[name] - 8} in the library" in (library.missing() or "")
+
+
+@pytest.mark.skipif(library.missing() is not None, reason=f"native: {library.missing()}")
+def test_every_function_says_what_it_takes() -> None:
+    found = library._library()
+    for kernel, arguments in layout.KERNELS.items():
+        for suffix in library.SUFFIX.values():
+            assert len(getattr(found, f"marble_{kernel}_{suffix}").argtypes) == len(arguments) + 1
+
+
+def test_the_wheel_is_for_any_python_of_this_platform() -> None:
+    tag = build.wheel_tag()
+    assert tag.startswith("py3-none-")
+    assert "-" not in tag.removeprefix("py3-none-")
+
+
+def test_a_failing_compiler_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = fake_compiler(tmp_path, "echo 'no room' >&2\nexit 1")
     monkeypatch.setattr(build, "LIBRARY", tmp_path / "kernels.so")
     monkeypatch.setenv("CXX", str(fake))
     assert "no room" in (build.build() or "")

@@ -16,8 +16,10 @@ SOURCES = sorted(Path(marble.__file__).parent.rglob("*.py"))
 
 def test_public_names_are_pinned_sorted_and_there() -> None:
     assert marble.__all__ == [
-        "MODELS", "Bag", "BagModel", "BagStore", "Experiment", "Level", "MarbleError", "Output", "Prediction",
-        "Predictor", "Slide", "__version__", "build", "predict",
+        "MODELS", "Answer", "Bag", "BagModel", "BagStore", "Cohort", "Experiment", "Level", "MarbleClassifier",
+        "MarbleError", "MarbleRegressor", "MarbleSurvival", "Output", "Prediction", "Predictor", "Run", "Slide",
+        "Split", "SurvivalTime", "__version__", "build", "explain", "extract_slide", "fit", "list_models",
+        "load_encoder", "predict", "read_cohort",
     ]  # fmt: skip
     assert sorted(marble.__all__) == dir(marble)
     for name in marble.__all__:

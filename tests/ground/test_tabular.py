@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from marble import tabular
 from marble.errors import TableError
-from marble.tabular import csv_text, read_table, safe_cell
+from marble.tabular import csv_text, markdown_cell, read_table, safe_cell
 
 
 def write(folder: Path, data: str | bytes, name: str = "t.csv") -> Path:
@@ -63,7 +63,7 @@ def test_the_index_other_tools_write_is_left_out(tmp_path: Path) -> None:
         ("t.xlsx", b"PK\x03\x04", "Save the table as CSV"),
         ("t.zip", b"PK\x03\x04broken", "archive cannot be read"),
         ("t.gz", b"\x1f\x8bbroken", "archive cannot be read"),
-        ("t.csv", b"\xff\xfei\x00", "UTF-16"),
+        ("t.csv", b"\xff\xfei\x00d", "not whole UTF-16"),
     ],
 )
 def test_files_that_are_no_text_tables(tmp_path: Path, name: str, data: bytes, message: str) -> None:
@@ -120,3 +120,16 @@ def test_formulas_are_marked_as_text(text: str) -> None:
 def test_ordinary_cells_are_left_alone() -> None:
     for text in ("TCGA-05-4244", "001", "NA", "", "a=b", "HER2+"):
         assert safe_cell(text) == text
+
+
+def test_markdown_cells_hold_no_markup_of_their_own() -> None:
+    for text in ("<script>alert(1)</script>", "a|b", "a\nb", "`x`", "[x](http://y)", "[x][y]", "\\|", "&lt;"):
+        cell = markdown_cell(text)
+        assert "<" not in cell
+        assert "\n" not in cell
+        for mark in ("|", "`"):
+            assert cell.count(mark) == cell.count(f"\\{mark}")
+        assert "](" not in cell
+        assert "][" not in cell
+    assert markdown_cell("0.9 \u00b1 0.1 [0.8, 0.95]") == "0.9 \u00b1 0.1 [0.8, 0.95]"
+    assert markdown_cell("clam_sb (p<0.05)") == "clam_sb (p&lt;0.05)"

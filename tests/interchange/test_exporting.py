@@ -120,7 +120,7 @@ def test_names_cannot_leave_the_folder(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported_says_why(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no bags to export"):
+    with pytest.raises(InputError, match="no bags here"):
         list(export_store(tmp_path, tmp_path / "out"))
     BagStore(tmp_path / "plain").save(random_bag("a"))
     with pytest.raises(BagError, match="does not know its tiles' size"):

@@ -161,7 +161,7 @@ CASES: list[tuple[Callable[[Any, Path], None], str]] = [
     (no_tiles, "no tiles"),
     (one_short, "3 features but 4 coordinates"),
     (whole_numbers, "features must be (N, D) floats"),
-    (no_features, "no features: none of features, feats, patch_embeddings among coords, imgs"),
+    (no_features, "no features: none of features, feats, patch_embeddings, embeddings among coords, imgs"),
     (slide_vector, "features must be (N, D) floats, got (3,)"),
     (features_only, "no coordinates"),
     (with_coords(COORDS - 1), "coordinates [-1.0, -1.0] of row 0 are negative"),

@@ -26,7 +26,7 @@ from tests.models.contract import (
 )
 
 NAMES = list(MODELS)
-SINGLE_SCALE = [name for name in NAMES if name not in ("marble", "hipt", "hagmil", "csmil", "zoommil")]
+SINGLE_SCALE = [name for name in NAMES if name not in ("marble", "probe", "hipt", "hagmil", "csmil", "zoommil")]
 #: models whose scan is a raster: `forward` takes the tokens as they come, a prediction always in the order of cells
 RASTER = ("s4mil", "mambamil", "srmambamil")
 
@@ -94,7 +94,7 @@ def test_gradient_reaches_every_parameter(name: str) -> None:
 @every_model
 def test_a_few_steps_lower_the_loss(name: str, task: Callable[[BagModel, Sequence[Bag]], Tensor], outputs: int) -> None:
     model = make_model(name, outputs=outputs).train()
-    bags = [make_bag(30, 2, seed=seed, slide_id=f"s-{seed}") for seed in range(3)]
+    bags = [make_bag(30 - 9 * seed, 2, seed=seed, slide_id=f"s-{seed}") for seed in range(3)]
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
     losses = []
     for _ in range(3):
@@ -187,7 +187,7 @@ def test_options_have_defaults_and_strangers_are_refused(name: str) -> None:
 def test_authors_recipe(name: str) -> None:
     recipe = model_class(name).authors_recipe
     assert isinstance(recipe, Recipe)
-    assert name == "marble" or recipe != COMMON
+    assert name in ("marble", "probe", "tiles") or recipe != COMMON  # theirs is the common one, or none at all
 
 
 @every_model

@@ -18,14 +18,15 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from marble.reports.collect import collect
+from marble.reports.collect import Part, Repeat, collect
 from marble.reports.compare import Comparison, compare
 from marble.reports.confusion import confusion
 from marble.reports.figures import all_figures
 from marble.reports.page import _cell, _in_rows, write_report
 from marble.reports.panels import FULL_IN, HALF_IN
-from marble.reports.tables import NAMES, caption, table_rows
+from marble.reports.tables import caption, table_rows
 from marble.tasks.base import outcome_arrays
+from marble.tasks.classification import Classification
 from marble.tasks.survival import Survival
 from marble.training.run import execute
 from tests.training.jobs import plan
@@ -121,14 +122,11 @@ def test_a_model_without_an_interval_is_still_in_the_figures(comparison: Compari
 @pytest.mark.parametrize("models", [1, 2, 5, 17])
 @pytest.mark.parametrize("classes", [("0", "1"), ("healthy", "moderately-to-poorly differentiated", "poor", "unknown")])
 def test_names_of_classes_can_be_read(classes: tuple[str, ...], models: int) -> None:
-    columns = [f"p_{place}" for place in range(len(classes))]
-    test = SimpleNamespace(targets=classes, readouts={name: np.eye(len(classes))[i] for i, name in enumerate(columns)})
-    one = SimpleNamespace(key="a model", repeats=[SimpleNamespace(test=test)])
-    results = SimpleNamespace(
-        task=SimpleNamespace(name="classification", columns=columns),
-        spec=SimpleNamespace(classes=classes),
-        models=[one] * models,
-    )
+    task = Classification(classes)
+    readouts = {name: np.eye(len(classes))[i] for i, name in enumerate(task.columns)}
+    test = Part(tuple(classes), tuple(classes), readouts, np.zeros(len(classes)))
+    repeat = Repeat(Path(), {"calibration": {}}, {"test": test}, {})
+    results = SimpleNamespace(task=task, models=[SimpleNamespace(key="a model", repeats=[repeat])] * models)
     figure = confusion(cast("Comparison", SimpleNamespace(results=results)))
     assert figure is not None
     assert figure.get_figwidth() <= FULL_IN
@@ -156,6 +154,14 @@ def test_curves_of_two_models_that_agree_are_both_seen(comparison: Comparison) -
     # Two curves that lie upon each other are told apart by what shows through the upper one's gaps.
     assert len({line.get_color() for line in legend}) == len(comparison.rows)
     assert len({str(line._unscaled_dash_pattern) for line in legend}) == len(comparison.rows)  # type: ignore[attr-defined]
+
+
+def test_a_model_without_a_test_is_not_called_the_reference(comparison: Comparison) -> None:
+    rows = tuple(replace(row, tests={}, corrected={}) for row in comparison.rows)
+    header, body = table_rows(replace(comparison, rows=rows))
+    column = next(place for place, name in enumerate(header) if name.startswith("p ("))
+    assert [cells[column] for cells in body] == ["reference", "-", "-"]
+    assert comparison.results.reference is rows[0].model
 
 
 def test_cells_have_the_interval_on_a_line_of_its_own() -> None:
@@ -212,4 +218,4 @@ def test_the_caption_says_how_many_repeats_samples_skipped(comparison: Compariso
     row = comparison.rows[0]
     scarce = replace(row, cells={**row.cells, metric: replace(row.cells[metric], left_out=0.634)})
     text = caption(replace(comparison, rows=(scarce, *comparison.rows[1:])))
-    assert f"as where a class is missing (63 % for {NAMES[metric]})" in text
+    assert f"as where a class is missing (63 % for {comparison.results.task.metric_names[metric]})" in text

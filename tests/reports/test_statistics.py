@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from marble.errors import InputError
 from marble.reports import statistics as stats
-from marble.reports.weighted import auc
+from marble.tasks.weighted import auc
 
 TRUE_AUC = float(norm.cdf(1 / 2**0.5))  # of two unit normals one apart
 TRUE_AUC_WITH_NOISE = float(norm.cdf(1 / (2 * 1.01) ** 0.5))  # the same with a little noise added

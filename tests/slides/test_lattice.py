@@ -289,3 +289,24 @@ def test_a_planted_mark_is_in_its_cell_at_every_level(
             direct = tifffile.imread(paths[1], key=1)[py : py + 256, px : px + 256]
             coarse = after.read(Box(px * 4, py * 4, 1024, 1024), (256, 256))
             assert _digest(coarse.pixels[: direct.shape[0], : direct.shape[1]]) == _digest(direct)
+
+
+def test_tissue_beyond_the_last_whole_tile_is_measured_or_kept() -> None:
+    """A slide of 1000 x 700 pixels full of tissue, tiles of 256: 3 x 2 whole ones; padded, 4 x 3."""
+    tissue = Tissue(np.ones((700, 1000), np.bool_), 1.0)
+    dropped = lay((1000, 700), 1.0, tissue, PyramidSpec(magnifications=(2.5, 10)))
+    assert len(dropped.cells[-1]) == 6
+    assert dropped.tissue_in_tiles == pytest.approx(768 * 512 / 700_000)
+    assert dropped.tissue_beyond == pytest.approx(1 - 768 * 512 / 700_000)
+    padded = lay((1000, 700), 1.0, tissue, PyramidSpec(magnifications=(2.5, 10), edge="pad"))
+    assert len(padded.cells[-1]) == 12
+    assert padded.tissue_in_tiles == pytest.approx(1.0)
+    assert padded.counts[-1].overhanging == 6
+    assert padded.tissue_beyond == dropped.tissue_beyond
+    parent = padded.parents[1]
+    assert parent is not None
+    np.testing.assert_array_equal(padded.cells[0][parent], padded.cells[1] // 4)
+    small = lay(
+        (100, 300), 1.0, Tissue(np.ones((300, 100), np.bool_), 1.0), PyramidSpec(magnifications=(10,), edge="pad")
+    )
+    assert len(small.cells[0]) == 1  # of the second, 44 of 256 rows are tissue: less than a quarter

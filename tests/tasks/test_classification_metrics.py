@@ -15,7 +15,6 @@ from sklearn import metrics as sklearn_metrics
 from marble.errors import InputError, NonFiniteError
 from marble.tasks.base import Undefined
 from marble.tasks.classification import Classification
-from marble.tasks.classification_metrics import youden_threshold
 
 CASES = 250
 
@@ -118,28 +117,3 @@ def test_targets_and_predictions_must_match() -> None:
         Classification(("a", "b")).metrics(["a", "b"], {"p_a": [0.1], "p_b": [0.9]})
     with pytest.raises(InputError, match="unknown class 'z'"):
         Classification(("a", "b")).metrics(["z"], {"p_a": [0.1], "p_b": [0.9]})
-
-
-def test_youden_threshold_equals_a_search_over_all_scores() -> None:
-    rng = np.random.default_rng(1)
-    for _ in range(200):
-        n = int(rng.integers(2, 30))
-        truth, scores = rng.random(n) < 0.4, rng.integers(0, 8, n) / 8
-        ours = youden_threshold(truth, scores)
-        if truth.all() or not truth.any():
-            assert isinstance(ours, Undefined)
-            continue
-        gains = {
-            t: round(float(np.mean(scores[truth] >= t) - np.mean(scores[~truth] >= t)), 12) for t in np.unique(scores)
-        }
-        best = max(gains.values())
-        assert ours == max(t for t, gain in gains.items() if gain == best)
-
-
-def test_youden_threshold_refuses_what_it_cannot_use() -> None:
-    with pytest.raises(NonFiniteError):
-        youden_threshold([True, False], [0.1, np.nan])
-    with pytest.raises(InputError, match="one length"):
-        youden_threshold([True, False], [0.1])
-    with pytest.raises(InputError, match="True"):
-        youden_threshold([2, 0], [0.1, 0.2])

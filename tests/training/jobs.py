@@ -23,14 +23,16 @@ def plan(
     repeats: int = 1,
     train: str = "",
     threads: int = 1,
+    baselines: str = "[]",
 ) -> list[PlannedRun]:
     """An experiment on a synthetic cohort, planned below `folder`."""
-    task = "survival" if kind == "survival" else "classification"
+    task = {"survival": "survival", "quantity": "regression"}.get(kind, "classification")
+    named = "" if "recipe" in train else 'recipe = "common", '
     text = (
         f'cohort = {{ path = "synthetic:{kind}", patients = {patients} }}\ntask = "{task}"\n'
         f'split = {{ scheme = "kfold", folds = 4, repeats = {repeats} }}\n'
-        f"train = {{ epochs = {epochs}, warmup = 1, lr = 2e-3, orders = 2, val_orders = 1 {train} }}\n"
-        f"models = {models}\n"
+        f"train = {{ {named}epochs = {epochs}, warmup = 1, lr = 2e-3, orders = 2, val_orders = 1 {train} }}\n"
+        f"models = {models}\nbaselines = {baselines}\n"
     )
     path = files.publish(folder / "tiny.toml", text)
     return Experiment.load(path).plan(folder / "out", threads=threads)

@@ -24,7 +24,12 @@ class Reply:
 
 
 async def send(
-    app: ASGIApp, path: str, headers: dict[str, str] | None = None, query: str = "", method: str = "GET"
+    app: ASGIApp,
+    path: str,
+    headers: dict[str, str] | None = None,
+    query: str = "",
+    method: str = "GET",
+    body: bytes = b"",
 ) -> Reply:
     """One request as it would come off the wire: the path is percent-decoded once, as a server does."""
     head = {"host": "127.0.0.1:1", **(headers or {})}
@@ -37,7 +42,7 @@ async def send(
     found: dict[str, Any] = {"body": b""}
 
     async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def take(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -50,5 +55,12 @@ async def send(
     return Reply(found["status"], found["headers"], found["body"])
 
 
-def get(app: ASGIApp, path: str, headers: dict[str, str] | None = None, query: str = "", method: str = "GET") -> Reply:
-    return asyncio.run(send(app, path, headers, query, method))
+def get(
+    app: ASGIApp,
+    path: str,
+    headers: dict[str, str] | None = None,
+    query: str = "",
+    method: str = "GET",
+    body: bytes = b"",
+) -> Reply:
+    return asyncio.run(send(app, path, headers, query, method, body))

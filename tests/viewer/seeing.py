@@ -10,6 +10,7 @@ import torch
 from marble.bags.tensors import map_file, to_bytes
 from marble.files import publish, publish_json, read_json, sha256_bytes
 from marble.slides.slide import Box, Slide
+from marble.training.results import sealed
 
 BLUE_SD = 5  # place of the standard deviation of blue among the colour statistics
 STEEPNESS = 400.0
@@ -25,7 +26,7 @@ def teach(run: Path) -> Path:
     fit, record = read_json(run / "fit.json"), read_json(run / "run.json")
     fit["model_sha256"] = record["sha256"]["model"] = sha256_bytes(data)
     publish_json(run / "fit.json", fit)
-    publish_json(run / "run.json", record)
+    publish_json(run / "run.json", sealed(record))
     return run
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from marble.attribution.maps import tile_boxes
 from marble.attribution.tile_map import FAINTEST
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
@@ -67,7 +66,7 @@ def test_the_peak_of_a_real_slide_is_where_its_pixels_say(
     assert record.status == "ok", record.reason
     store = store_for(tmp_path / "bags", spec_at(origin))
     bag = store.load(path.stem)
-    fine = bluest(path, tile_boxes(bag, 1), TILE_PX)
+    fine = bluest(path, bag.boxes(1), TILE_PX)
     assert bag.finest.parent is not None
     truth = [box_of(bag, 0, int(bag.finest.parent[fine])), box_of(bag, 1, fine)]
     check_everywhere(world, path, store, truth, tmp_path)
@@ -97,7 +96,7 @@ def check_everywhere(
 
 
 def box_of(bag: Bag, level: int, index: int) -> tuple[int, int, int, int]:
-    x, y, width, height = tile_boxes(bag, level)[index].tolist()
+    x, y, width, height = bag.boxes(level)[index].tolist()
     return x, y, width, height
 
 
@@ -130,7 +129,7 @@ def png_peak(picture: Path, slide: Path, bag: Bag, level: int, size: int) -> tup
     inner = find_inner(np.asarray(whole[:, :, ::-1], np.uint8), below)
     values = decoded(inner, below)
     means = []
-    for x, y, w, h in tile_boxes(bag, level).tolist():  # by the test's own arithmetic
+    for x, y, w, h in bag.boxes(level).tolist():  # by the test's own arithmetic
         left, right = (int(np.ceil(v * width / l0_size[0])) for v in (x, x + w))
         top, bottom = (int(np.ceil(v * height / l0_size[1])) for v in (y, y + h))
         means.append(values[top + 1 : bottom - 1, left + 1 : right - 1].mean())

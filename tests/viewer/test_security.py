@@ -120,6 +120,10 @@ def test_others_cannot_reach_it_through_a_name_that_resolves_here(app: ASGIApp) 
     assert get(app, "/", {"host": "evil.example"}).status == 421
     assert get(app, "/", {"host": "localhost:8765"}).status == 200
     assert get(app, "/", {"host": "[::1]:8765"}).status == 200
+    assert get(app, "/", {"host": "LOCALHOST"}).status == 200
+    for host in ("[::1].evil.com", "[::1]evil.com:80", "[::1", "::1].evil.com", "localhost.evil.com", "localhost:80:80",
+                 "127.0.0.1.evil.com", "127.0.0.1:x", "user@localhost", "localhost/", "", "[localhost]"):  # fmt: skip
+        assert get(app, "/", {"host": host}).status == 421, host
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "::", "example.org"])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import hashlib
 import json
+import os
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -16,6 +20,7 @@ import typer
 from starlette.types import ASGIApp
 from typer.testing import CliRunner
 
+from marble.attribution import explain
 from marble.cli import assemble
 from marble.errors import InputError
 from marble.heatmaps.write import write_heatmaps
@@ -74,6 +79,7 @@ def test_the_prediction_is_bitwise_the_same_everywhere(
         told = json.loads(drawn.files[-1].read_text())["prediction"]
         table = tmp_path / f"{name}.csv"
         arguments = ["predict", str(run.folder), str(world.slides / "S1.tiff"), "--out", str(table)]
+        arguments += ["--allow-training-slides"]
         assert CliRunner().invoke(commands(), arguments).exit_code == 0
         row = next(csv.DictReader(table.open()))
         for column, value in here.readout.items():
@@ -136,6 +142,28 @@ def test_a_known_tile_is_not_sent_again(app: ASGIApp) -> None:
     assert other.headers["etag"] != first.headers["etag"]
 
 
+def test_the_etag_is_the_hash_of_what_is_sent(app: ASGIApp, registry: Registry) -> None:
+    run = next(iter(registry.runs))
+    for path in (f"/api/slides/{slide_key()}/pixels/11/1/1", f"/api/slides/{slide_key()}/crops/1/0", "/",
+                 f"/api/slides/{slide_key()}/runs/{run}/attention"):  # fmt: skip
+        reply = get(app, path)
+        assert reply.headers["etag"] == f'"{hashlib.sha256(reply.body).hexdigest()[:32]}"'
+
+
+def test_a_write_in_place_that_keeps_size_and_time_is_seen(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "S1.tiff"
+    shutil.copy(world.slides / "S1.tiff", file)
+    app = create_app(build_registry(world.store.root, tmp_path))
+    path = f"/api/slides/{slide_key()}/pixels/11/1/1"
+    assert get(app, path).status == 200
+    before = file.stat()
+    with file.open("r+b") as opened:
+        opened.seek(before.st_size // 2)
+        opened.write(b"\0" * 64)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert get(app, path).status == 409
+
+
 def test_a_slide_that_changes_or_goes_is_not_mixed(world: World, tmp_path: Path) -> None:
     folder = tmp_path / "slides"
     folder.mkdir()
@@ -191,6 +219,66 @@ def test_maps_of_every_mode_have_a_value_for_every_tile(app: ASGIApp, registry: 
             assert len(one["values"]) * 2 == len(lattice["levels"][one["level"]]["cells"])
     other = get(app, f"/api/slides/{slide_key()}/runs/{run}/gradient", query="target=none").json()
     assert other["target"] == "none"
+
+
+def test_the_words_of_a_map_say_unit_and_sign(app: ASGIApp, registry: Registry) -> None:
+    run = next(entry.key for entry in registry.runs.values() if entry.model == "marble")
+    words = {mode: get(app, f"/api/slides/{slide_key()}/runs/{run}/{mode}", query="target=lesion").json()["meaning"]
+             for mode in ("attention", "gradient", "occlusion")}  # fmt: skip
+    assert words["attention"]["unit"] == "share of 1"
+    for mode in ("gradient", "occlusion"):
+        assert words[mode]["unit"] == "logit of lesion"
+        assert (words[mode]["low"], words[mode]["high"]) == ("against lesion", "for lesion")
+    assert "falls when a tile goes" in words["occlusion"]["text"]
+
+
+def test_the_exported_map_is_what_the_command_writes(
+    world: World, app: ASGIApp, registry: Registry, tmp_path: Path
+) -> None:
+    run = next(entry for entry in registry.runs.values() if entry.model == "marble")
+    write_heatmaps(Predictor(run.folder), world.store.load("S1"), None, tmp_path)
+    for level in (0, 1):
+        reply = get(app, f"/api/slides/{slide_key()}/runs/{run.key}/attention/{level}/geojson")
+        assert reply.headers["content-type"] == "application/geo+json"
+        assert reply.body == (tmp_path / f"S1-attention-level{level}.geojson").read_bytes()
+    for path in ("attention/2/geojson", "attention/-1/geojson", "nothing/0/geojson"):
+        assert get(app, f"/api/slides/{slide_key()}/runs/{run.key}/{path}").status == 404
+
+
+def test_progress_counts_the_tiles_of_an_occlusion(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    from marble.viewer import insight
+    from marble.viewer.insight import Insight
+    from marble.viewer.tiles import Pictures
+
+    slide = registry.slides[slide_key()]
+    run = next(entry for entry in registry.runs.values() if entry.model == "abmil")
+    mind = Insight(registry, Pictures())
+    seen: list[tuple[int, int] | None] = []
+
+    def watched(*arguments: Any, on_tile: Callable[[int, int], object], **options: Any) -> Any:
+        def look(done: int, total: int) -> None:
+            on_tile(done, total)
+            seen.append(mind.progress(slide, run, "occlusion", None))
+
+        return explain(*arguments, on_tile=look, **options)
+
+    monkeypatch.setattr(insight, "explain", watched)
+    assert mind.progress(slide, run, "occlusion", None) is None
+    tiles = len(json.loads(mind.maps(slide, run, "occlusion", None))["maps"][0]["values"])
+    assert seen == [(n + 1, tiles) for n in range(tiles)]
+    assert mind.progress(slide, run, "occlusion", None) is None
+    reply = get(create_app(registry), f"/api/slides/{slide.key}/runs/{run.key}/occlusion/progress")
+    assert reply.json() == {"working": False, "done": 0, "total": 0}
+
+
+def test_a_class_that_is_not_there_is_refused_in_every_mode(world: World, tmp_path: Path) -> None:
+    for mode in ("attention", "gradient", "occlusion"):
+        asked = ["heatmap", str(world.run("marble")), "S1", "--store", str(world.root / "bags"), "--mode", mode,
+                 "--target", "tumor", "--out", str(tmp_path)]  # fmt: skip
+        done = CliRunner().invoke(commands(), asked)
+        assert done.exit_code != 0
+        assert "tumor" in str(done.exception)
+    assert not list(tmp_path.iterdir())
 
 
 def test_survival_and_bags_without_a_place_are_shown_too(tmp_path: Path) -> None:

@@ -11,18 +11,16 @@ from torch import Tensor
 
 from marble.attribution.gradient import gradient_times_input
 from marble.attribution.lifting import attention_by_level
-from marble.attribution.occlusion import branch_occlusion
+from marble.attribution.occlusion import OnTile, branch_occlusion
 from marble.attribution.scores import score_of
-from marble.attribution.tile_map import Boxes, TileMap
+from marble.attribution.tile_map import TileMap
 from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.prediction import Answer, Predictor
-from marble.slides.lattice import cell_boxes
 from marble.specs import unknown_choice
 
 Mode = Literal["attention", "occlusion", "gradient"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-NOMINAL_EXTENT_PX = 256  # of a finest tile in a bag that does not know its place on the slide
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,15 +34,24 @@ class Explanation:
 
 
 def explain(
-    predictor: Predictor, bag: Bag, mode: str = "attention", target: str | None = None, *, level: int = 0
+    predictor: Predictor,
+    bag: Bag,
+    mode: str = "attention",
+    target: str | None = None,
+    *,
+    level: int = 0,
+    on_tile: OnTile | None = None,
 ) -> Explanation:
     """Predict, and say why.
 
     `attention` and `gradient` give a map for every level the model reads or that holds what it reads; `occlusion`
-    costs one prediction per tile and gives the map of `level` alone. `target` is the predicted class unless named.
+    costs one prediction per tile (`on_tile` hears of each) and gives the map of `level` alone. `target` is the
+    predicted class unless named.
     """
     if mode not in MODES:
         raise InputError(unknown_choice("mode", mode, list(MODES)))
+    if target is not None:
+        score_of(predictor.task, target)  # there is such a class, or it says so, whatever the mode
     answer = predictor.answer(bag)
     if mode == "attention":
         values = dict(enumerate(attention_by_level(bag, answer.prediction)))
@@ -56,7 +63,7 @@ def explain(
         return Explanation(answer, "gradient", target, tile_maps(bag, "gradient x input", values, signed=True))
     if not 0 <= level < bag.depth:
         raise InputError(f"the bag has levels 0 to {bag.depth - 1}, not {level}", where=bag.slide_id)
-    values = {level: branch_occlusion(predictor.model, bag, score, level=level)}
+    values = {level: branch_occlusion(predictor.model, bag, score, level=level, on_tile=on_tile)}
     return Explanation(answer, "occlusion", target, tile_maps(bag, "branch occlusion", values, signed=True))
 
 
@@ -69,40 +76,13 @@ def tile_maps(bag: Bag, name: str, values: dict[int, Tensor], *, signed: bool) -
             level=k,
             magnification=geometry[k].magnification if geometry else None,
             cells=bag.levels[k].cells.numpy(),
-            l0_boxes=tile_boxes(bag, k),
+            l0_boxes=bag.boxes(k),
             parent=_array(bag.levels[k].parent),
             values=level_values.numpy(),
             signed=signed,
         )
         for k, level_values in sorted(values.items())
     )
-
-
-def tile_boxes(bag: Bag, level: int) -> Boxes:
-    """(T, 4) a level's tiles in level-0 pixels; by cell alone, at a nominal size, if the bag does not know better."""
-    provenance = bag.provenance
-    if is_placed(bag):
-        extent, origin = provenance.levels[level].l0_extent_px, provenance.l0_origin_px
-        assert origin is not None
-    else:
-        ratios = [finer.ratio or 1 for finer in bag.levels[level + 1 :]]
-        extent, origin = NOMINAL_EXTENT_PX * int(np.prod(ratios, dtype=np.int64)), (0, 0)
-    return cell_boxes(bag.levels[level].cells.numpy(), extent, origin)
-
-
-def is_placed(bag: Bag) -> bool:
-    """Whether the bag knows where on the slide its tiles lie."""
-    return bool(bag.provenance.levels) and bag.provenance.l0_origin_px is not None
-
-
-def l0_size(bag: Bag) -> tuple[int, int]:
-    """(width, height) of the slide; the hull of the tiles if the bag does not know it."""
-    slide = bag.provenance.slide
-    if slide is not None and is_placed(bag):
-        return slide.l0_width_px, slide.l0_height_px
-    hulls = [tile_boxes(bag, k) for k in range(bag.depth)]
-    far = np.max([(boxes[:, :2] + boxes[:, 2:]).max(axis=0) for boxes in hulls], axis=0)
-    return int(far[0]), int(far[1])
 
 
 def _array(parent: Tensor | None) -> NDArray[np.int64] | None:

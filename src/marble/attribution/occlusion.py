@@ -6,6 +6,8 @@ faithful at the coarse level, where gradients and attention are indirect.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,12 +18,16 @@ from marble.errors import InputError
 from marble.models.base import BagModel
 from marble.models.inference import infer
 
+OnTile = Callable[[int, int], object]  # tiles done, tiles in all
 
-def branch_occlusion(model: BagModel, bag: Bag, score: Score, *, level: int = 0, orders: int = 1) -> Tensor:
+
+def branch_occlusion(
+    model: BagModel, bag: Bag, score: Score, *, level: int = 0, orders: int = 1, on_tile: OnTile | None = None
+) -> Tensor:
     """(T_level,) float64: by how much the score falls when each tile of `level` is dropped with its descendants.
 
     Positive: the tile speaks for the class or raises the risk. `orders` fixed token orders are averaged, as in a
-    prediction; the same ones with and without the tile.
+    prediction; the same ones with and without the tile. `on_tile` hears after each tile how many of all are done.
     """
     tiles = len(bag.levels[level])
     whole = _score(model, bag, score, orders)
@@ -38,6 +44,8 @@ def branch_occlusion(model: BagModel, bag: Bag, score: Score, *, level: int = 0,
                 hint="Slides this small are explained by attention or gradient",
             ) from None
         changes[tile] = whole - _score(model, rest, score, orders)
+        if on_tile is not None:
+            on_tile(tile + 1, tiles)
     return changes
 
 

@@ -14,14 +14,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from marble.bags.provenance import Provenance
+from marble.bags.provenance import MADE_UP_CELLS, Provenance
+from marble.cells import cell_boxes
 from marble.errors import BagError, NonFiniteError
 
 FEATURE_DTYPES = (torch.float16, torch.float32, torch.float64)
 MAX_RATIO = 64
+NOMINAL_EXTENT_PX = 256  # of a finest tile in a bag that does not know its place on the slide
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +45,11 @@ class Level:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", _tensor(self.features))
-        object.__setattr__(self, "cells", _tensor(self.cells).to(torch.int32))
+        object.__setattr__(self, "cells", _whole_numbers(_tensor(self.cells), "cells").to(torch.int32))
         if self.parent is not None:
-            object.__setattr__(self, "parent", _tensor(self.parent).to(torch.int64))
+            object.__setattr__(self, "parent", _whole_numbers(_tensor(self.parent), "parent").to(torch.int64))
+        if self.ratio is not None and (type(self.ratio) is not int or not 1 <= self.ratio <= MAX_RATIO):
+            raise BagError(f"ratio must be a whole number in 1 to {MAX_RATIO}, got {self.ratio!r}")
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -89,6 +94,16 @@ class Bag:
         if not checked:
             object.__setattr__(self, "levels", _validated(slide_id, self.levels))
 
+    @staticmethod
+    def of_tokens(tokens: Tensor, slide_id: str = "tokens") -> Bag:
+        """A bag of one level from tokens (N, D) whose places nobody knows; their order stands in for them."""
+        tokens = _tensor(tokens)
+        if tokens.ndim != 2 or len(tokens) == 0:
+            raise BagError(f"tokens must be (N, D) with N > 0, got {tuple(tokens.shape)}", where=slide_id)
+        column = torch.arange(len(tokens))
+        cells = torch.stack([torch.zeros_like(column), column], dim=1)  # (N, 2)
+        return Bag(slide_id, [Level(tokens, cells)], Provenance(notes={MADE_UP_CELLS: "given without coordinates"}))
+
     @property
     def finest(self) -> Level:
         return self.levels[-1]
@@ -125,6 +140,33 @@ class Bag:
             index = parent[index]
         return index
 
+    # ---- on the slide ------------------------------------------------------------------------------------------
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the bag knows where on the slide its tiles lie."""
+        return bool(self.provenance.levels) and self.provenance.l0_origin_px is not None
+
+    def boxes(self, level: int) -> npt.NDArray[np.int64]:
+        """(T, 4) a level's tiles in level-0 pixels; by cell alone, at a nominal size, if the bag knows no better."""
+        if self.is_placed:
+            extent, origin = self.provenance.levels[level].l0_extent_px, self.provenance.l0_origin_px
+            assert origin is not None
+        else:
+            ratios = [finer.ratio or 1 for finer in self.levels[level + 1 :]]
+            extent, origin = NOMINAL_EXTENT_PX * int(np.prod(ratios, dtype=np.int64)), (0, 0)
+        return cell_boxes(self.levels[level].cells.cpu().numpy(), extent, origin)
+
+    @property
+    def l0_size_px(self) -> tuple[int, int]:
+        """(width, height) of the slide; the hull of the tiles if the bag does not know it."""
+        slide = self.provenance.slide
+        if slide is not None and self.is_placed:
+            return slide.l0_width_px, slide.l0_height_px
+        hulls = [self.boxes(k) for k in range(self.depth)]
+        far = np.max([(boxes[:, :2] + boxes[:, 2:]).max(axis=0) for boxes in hulls], axis=0)
+        return int(far[0]), int(far[1])
+
     def __repr__(self) -> str:
         shape = ", ".join(f"{len(level)}x{level.dim}" for level in self.levels)
         return f"Bag({self.slide_id!r}, [{shape}])"
@@ -132,6 +174,20 @@ class Bag:
 
 def _tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
+def _whole_numbers(values: Tensor, name: str) -> Tensor:
+    """The same numbers, if they are whole and fit; a cell of 1.5 is a mistake, not cell 1."""
+    if values.dtype == torch.int32 or values.numel() == 0:
+        return values
+    if values.dtype.is_complex or values.dtype == torch.bool:
+        raise BagError(f"{name} must be whole numbers, got {values.dtype}")
+    limit = 2**31 if name == "cells" else 2**62
+    fits = (values >= -limit) & (values < limit) & ((values == values.floor()) if values.is_floating_point() else True)
+    if not bool(fits.all()):
+        row = int((~fits).reshape(len(values), -1).any(dim=1).nonzero()[0]) if values.ndim else 0
+        raise BagError(f"{name} must be whole numbers, got {values[row].tolist()} in row {row}")
+    return values
 
 
 def _validated(slide_id: str, levels: tuple[Level, ...]) -> tuple[Level, ...]:

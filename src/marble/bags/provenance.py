@@ -12,6 +12,10 @@ from marble.specs import Spec
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+#: note in the provenance of a bag whose files hold no coordinates: its cells are an order, not places
+MADE_UP_CELLS = "made_up_cells"
+
+
 class EncoderIdentity(Spec):
     """The network that turned tiles into tokens; two bags agree only if every field does."""
 
@@ -84,3 +88,12 @@ class Provenance(Spec):
                     where=where,
                     hint="Bags made in different ways cannot be trained on together; keep them in separate stores",
                 )
+
+    def require_places(self, model: str, slide_id: str) -> None:
+        """Refuse a model that reads where tiles lie, if nobody knows it."""
+        if MADE_UP_CELLS in self.notes:
+            raise BagError(
+                f"{model} reads where tiles lie, and the features of this bag came without coordinates",
+                where=slide_id,
+                hint="Import features with coordinates, or choose a model that reads none, such as abmil",
+            )

@@ -12,23 +12,26 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from marble import files
 from marble.bags.bag import Bag, Level
 from marble.bags.provenance import Provenance, Sha256
 from marble.bags.tensors import map_file, to_bytes
-from marble.errors import BagError, IntegrityError
+from marble.errors import BagError, InputError, IntegrityError
 from marble.specs import Spec
 from marble.version import VERSION
 
 FORMAT = 1
+#: of records and `store.json`: since 2 they carry the checksum of all they say
+RECORD_FORMAT = 2
 _PLAIN = re.compile(r"[^A-Za-z0-9._ +=@,-]")
 # What was hashed and checked in this process already: path -> (size, mtime_ns, inode, sha256).
 _verified: dict[Path, tuple[int, int, int, str]] = {}
@@ -53,7 +56,7 @@ class LevelCount(Spec):
 class BagRecord(Spec):
     """The last thing written for a slide; only it makes the slide done."""
 
-    format: int = FORMAT
+    format: int = RECORD_FORMAT
     slide_id: str
     status: Literal["ok", "failed", "excluded"]
     stage: str = "extract"
@@ -71,6 +74,28 @@ class BagStore:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
+
+    @classmethod
+    def find(cls, root: str | Path, like: Provenance | None = None) -> BagStore:
+        """The store at `root`, or the only one below it, as `marble extract --store` leaves it.
+
+        Args:
+            root: a store, or a folder of stores.
+            like: of several, the one whose bags were made in this way.
+        """
+        folder = Path(root)
+        candidates = [folder] if _is_store(folder) else sorted(path.parent for path in folder.glob("*/store.json"))
+        fitting = candidates
+        if like is not None and len(candidates) > 1:
+            fitting = [path for path in candidates if cls(path).common().recipe() == like.recipe()]
+        if len(fitting) == 1:
+            return cls(fitting[0])
+        if not candidates:
+            what = "no bags here" if folder.is_dir() else "no such folder"
+            raise InputError(what, where=root, hint="Make bags with `marble extract` or `marble import`")
+        names = ", ".join(path.name for path in fitting or candidates)
+        what = f"several stores are here: {names}" if fitting else f"none of the stores here fits: {names}"
+        raise InputError(what, where=root, hint=f"Give one of them, for example {(fitting or candidates)[0]}")
 
     def save(self, bag: Bag, details: Mapping[str, Any] | None = None, stage: str = "extract") -> BagRecord:
         """Publish the bag, then its record. Refuses a bag made in another way than those already here."""
@@ -143,7 +168,7 @@ class BagStore:
         known = _parsed.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        record = BagRecord.parse(files.read_json(path), where=path)
+        record = read_record(path)
         if record.slide_id != slide_id:
             raise IntegrityError(f"record belongs to slide '{record.slide_id}'", where=path)
         _parsed[path] = (stamp, record)
@@ -153,11 +178,25 @@ class BagStore:
         """Every slide's record, sorted by file name."""
         for path in sorted(self.root.glob("*.json")):
             if path.name != "store.json":
-                yield BagRecord.parse(files.read_json(path), where=path)
+                yield read_record(path)
 
     def slide_ids(self) -> list[str]:
         """Slides that have a bag."""
         return [record.slide_id for record in self.records() if record.status == "ok"]
+
+    def __iter__(self) -> Iterator[Bag]:
+        """Every bag, one at a time; none is held."""
+        return (self.load(slide_id) for slide_id in self.slide_ids())
+
+    def __len__(self) -> int:
+        return len(self.slide_ids())
+
+    def __bool__(self) -> bool:
+        return True  # a store is there, also while it is empty
+
+    def dataset(self, slide_ids: Sequence[str] | None = None) -> BagDataset:
+        """The bags as a torch dataset: item i is the bag of the i-th slide, loaded when it is asked for."""
+        return BagDataset(self, self.slide_ids() if slide_ids is None else list(slide_ids))
 
     def __contains__(self, slide_id: object) -> bool:
         return (
@@ -171,21 +210,23 @@ class BagStore:
         return self.root / f"{file_stem(slide_id)}.json"
 
     def _publish_record(self, record: BagRecord) -> None:
-        files.publish_json(self.record_path(record.slide_id), record.model_dump(mode="json", exclude_none=True))
+        fields = record.model_dump(mode="json", exclude_none=True)
+        files.publish_json(self.record_path(record.slide_id), files.seal(fields))
 
     def _join(self, bag: Bag) -> None:
         """Compare the bag's recipe with the store's; the first bag sets it."""
         path = self.root / "store.json"
         if not path.exists():
             common = bag.provenance.without_slide()
-            files.publish_json(path, {"format": FORMAT, "provenance": common.model_dump(mode="json")})
+            fields = {"format": RECORD_FORMAT, "provenance": common.model_dump(mode="json")}
+            files.publish_json(path, files.seal(fields))
         # Read back even then: another worker may have come first with bags of another kind.
         self.common().require_same_recipe(bag.provenance, where=path, against=f"bag '{bag.slide_id}'")
 
     def common(self) -> Provenance:
         """What all bags of this store share."""
         path = self.root / "store.json"
-        return Provenance.parse(files.read_json(path).get("provenance", {}), where=path)
+        return Provenance.parse(_sealed(path).get("provenance", {}), where=path)
 
     def _check_record(self, bag: Bag, record: BagRecord) -> None:
         path = self.bag_path(record.slide_id)
@@ -195,6 +236,47 @@ class BagStore:
             raise IntegrityError("provenance differs from the record's", where=path, hint="Extract the slide again")
         if (self.root / "store.json").exists():
             bag.provenance.require_same_recipe(self.common(), where=path, against=self.root / "store.json")
+
+
+class BagDataset(Dataset[Bag]):
+    """A view of a store for torch's loaders; give the loader `batch_size=None`, since bags differ in size."""
+
+    def __init__(self, store: BagStore, slide_ids: list[str]) -> None:
+        self.store, self.slide_ids = store, slide_ids
+
+    def __len__(self) -> int:
+        return len(self.slide_ids)
+
+    def __getitem__(self, index: int) -> Bag:
+        return self.store.load(self.slide_ids[index])
+
+
+def _is_store(folder: Path) -> bool:
+    """A store without a bag yet, whose slides all failed, has no `store.json` but may have records."""
+    return (folder / "store.json").is_file()
+
+
+def read_record(path: Path) -> BagRecord:
+    """A record, after its checksum was compared with all it says."""
+    return BagRecord.parse(_sealed(path), where=path)
+
+
+def has_checksum(path: Path) -> bool:
+    """Whether a record or `store.json` carries a checksum; those of the first format do not."""
+    return files.SEAL in files.read_json(path, dict)
+
+
+def _sealed(path: Path) -> dict[str, Any]:
+    """The fields of a record or of `store.json`. Those of the first format carry no checksum, and are taken as read."""
+    fields: dict[str, Any] = files.read_json(path, dict)
+    known = fields.get("format")
+    if known not in (FORMAT, RECORD_FORMAT):
+        raise IntegrityError(f"format {str(known)[:20]!r} is not one of {FORMAT}, {RECORD_FORMAT}", where=path)
+    if (known == RECORD_FORMAT or files.SEAL in fields) and not files.is_sealed(fields):
+        raise IntegrityError(
+            "changed since it was written: its checksum does not fit", where=path, hint="Extract the slide again"
+        )
+    return {key: value for key, value in fields.items() if key != files.SEAL}
 
 
 def file_stem(slide_id: str) -> str:
@@ -253,6 +335,8 @@ def _from_file(path: Path, record: BagRecord, *, checked: bool) -> Bag:
     else:
         provenance = Provenance.parse(metadata.get("provenance", {}), where=path)
     ratios = metadata.get("ratios") or []
+    if not isinstance(ratios, list):
+        raise IntegrityError("'ratios' in its metadata is not a list", where=path)
     wanted = {f"level{k}.{name}" for k in range(len(ratios)) for name in ("features", "cells", "parent")}
     wanted.discard("level0.parent")
     if set(tensors) != wanted:

@@ -1,13 +1,16 @@
-"""Safetensors files, read by memory map after their header has been checked byte by byte.
+"""Safetensors files, read or mapped into memory after their header has been checked byte by byte.
 
 A safetensors file is an 8-byte length, a JSON header, and raw numbers. Nothing in it is executable, but a hostile or
 damaged header can still claim sizes, overlaps or offsets that are not there, so nothing is mapped before every claim
 has been compared with the file.
+
+A file up to `MAP_FROM_BYTES` is read: whatever happens to it afterwards, the numbers stay. A larger one is mapped, so
+that many fit side by side; who cuts such a file off while it is in use ends the process that uses it. Nothing here
+ever does: files are replaced by renaming, which leaves a mapped one as it was.
 """
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import struct
@@ -22,10 +25,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from marble.errors import IntegrityError
+from marble.guarded_json import parse_json
 from marble.specs import canonical_json
 
 METADATA_KEY = "marble"
 MAX_HEADER_BYTES = 16 << 20
+MAP_FROM_BYTES = 32 << 20
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "F32": np.dtype("<f4"),
@@ -44,11 +49,17 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: object) -> bytes:
 
 
 def map_file(path: str | Path) -> tuple[dict[str, Tensor], Any]:
-    """Return every tensor as a view of the memory-mapped file (copy-on-write), and the metadata."""
+    """Return every tensor as a view of the file, read or mapped (copy-on-write), and the metadata."""
     entries, metadata, data_start = read_header(path)
+    expected = data_start + max((end for *_, end in entries.values()), default=0)
     with open(path, "rb") as file:
-        # A plain array over the map: numpy's own memmap type makes every view of it several times slower.
-        raw = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        if expected <= MAP_FROM_BYTES:
+            raw = np.frombuffer(bytearray(file.read(expected)), np.uint8)
+        else:
+            # A plain array over the map: numpy's own memmap type makes every view of it several times slower.
+            raw = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+    if len(raw) < expected:
+        raise _bad(path, "was cut off while it was being read")
     tensors: dict[str, Tensor] = {}
     for name, (dtype, shape, begin, end) in entries.items():
         flat = raw[data_start + begin : data_start + end].view(dtype)
@@ -68,9 +79,9 @@ def read_header(path: str | Path) -> tuple[dict[str, tuple[np.dtype[Any], tuple[
             raise _bad(path, f"not a safetensors file: header length {length} does not fit a file of {size} bytes")
         text = file.read(length)
     try:
-        header = json.loads(text, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise _bad(path, f"not a safetensors file: its header is not valid JSON ({error})") from None
+        header = parse_json(text, where=path)
+    except IntegrityError as error:
+        raise _bad(path, f"not a safetensors file: its header is {error.what}") from None
     if not isinstance(header, dict):
         raise _bad(path, "not a safetensors file: its header is not a JSON object")
     metadata = header.pop("__metadata__", None)
@@ -109,16 +120,9 @@ def _metadata(path: str | Path, metadata: Any) -> Any:
     if text is None:
         return None
     try:
-        return json.loads(text)
-    except (TypeError, ValueError):
-        raise _bad(path, f"metadata entry '{METADATA_KEY}' is not valid JSON") from None
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
+        return parse_json(text, where=path) if isinstance(text, str) else None
+    except IntegrityError as error:
+        raise _bad(path, f"metadata entry '{METADATA_KEY}' is {error.what}") from None
 
 
 def _bad(path: str | Path, what: str) -> IntegrityError:

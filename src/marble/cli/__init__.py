@@ -1,36 +1,19 @@
-"""The command line: one short function per verb, heavy imports inside, so that `--help` answers at once."""
+"""The command line: one short function per verb, heavy imports inside, so that `--help` and a typo answer at once."""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Sequence
 from importlib import import_module
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
-from marble.errors import MarbleError
+from marble.cli.outcomes import ENDED, OK, STOPPED, Stopped, Terminated, explain, wants_traceback
 from marble.version import VERSION
-
-app = typer.Typer(
-    name="marble",
-    help="Multi-scale multiple-instance learning for whole-slide images.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"marble {VERSION}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
-) -> None:
-    pass
-
 
 #: every verb and the function that does it, in the order of `marble --help`; a verb's file is named like the verb
 VERBS = {
@@ -46,6 +29,7 @@ VERBS = {
     "split": "marble.cli.split:split",
     "run": "marble.cli.run:run",
     "report": "marble.cli.report:report",
+    "route": "marble.cli.route:route",
     "predict": "marble.cli.predict:predict",
     "heatmap": "marble.cli.heatmap:heatmap",
     "view": "marble.cli.view:view",
@@ -53,22 +37,68 @@ VERBS = {
 }
 
 
-def assemble() -> typer.Typer:
-    """The app with every verb; a verb imports what it needs when it is called."""
-    if not app.registered_commands:
-        for verb, place in VERBS.items():
+class _Verbs(TyperGroup):
+    """typer ends a Ctrl-C itself, and silently; ours first says what is kept."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise Stopped(str(stop), ENDED if isinstance(stop, Terminated) else STOPPED) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"marble {VERSION}")
+        raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Multi-scale multiple-instance learning for whole-slide images."""
+
+
+def assemble(only: str | None = None) -> typer.Typer:
+    """The app with every verb, or with one of them; a verb imports what it needs when it is called."""
+    app = typer.Typer(
+        name="marble",
+        cls=_Verbs,
+        callback=_options,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help: quick, and the same in a terminal, a log and a manual
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for verb, place in VERBS.items():
+        if only in (None, verb):
             module, _, function = place.partition(":")
             app.command(name=verb)(getattr(import_module(module), function))
     return app
 
 
-def main() -> None:
-    """Entry point: our own errors are printed as one line without a traceback; anything else is a bug and shows it."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: whatever goes wrong is one line on stderr, and an exit code (:mod:`marble.cli.outcomes`)."""
+    given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _end)
+    verb = given[0] if given[0] in VERBS else None
     try:
-        assemble()()
-    except MarbleError as error:
-        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.secho("interrupted; start the same command again to go on", err=True)
-        sys.exit(130)
+        code = assemble(verb)(given, prog_name="marble", standalone_mode=False)
+    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+        sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115  for the interpreter's last flush
+        sys.exit(OK)
+    except Exception as error:
+        line, code = explain(error)
+        if wants_traceback():
+            import traceback
+
+            traceback.print_exc()
+        typer.secho(line, err=True, fg=typer.colors.RED)
+        sys.exit(code)
+    sys.exit(code if isinstance(code, int) else OK)
+
+
+def _end(*_: object) -> NoReturn:
+    raise Terminated

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-BENCHES = ("model", "zoo", "train", "extract")
+from marble.cli import paths
+
+BENCHES = ("model", "mixers", "routing", "zoo", "train", "extract", "learning", "recipe")
 
 
 def bench(
@@ -15,6 +17,10 @@ def bench(
     json: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
     quick: Annotated[bool, typer.Option(help="Smaller sizes and fewer repeats.")] = False,
     slide: Annotated[Path | None, typer.Option(help="A real slide for `bench extract`.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Bags and labels.csv that `bench learning` and `recipe` compose cohorts of.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where `bench learning` and `recipe` keep their runs.")] = None,
 ) -> None:
     """Speed and memory as ratios against peers and limits, measured in one process."""
     from importlib import import_module
@@ -24,5 +30,14 @@ def bench(
 
     if what not in BENCHES:
         raise InputError(unknown_choice("benchmark", what, list(BENCHES)))
-    options = {"slide": slide} if what == "extract" else {}
+    if json is not None:
+        paths.output_file(json, "--json")
+    if slide is not None:
+        paths.existing_file(slide, "slide")
+        from marble.slides.slide import Slide
+
+        Slide.open(slide).close()  # refused now, not after minutes of measuring
+    options: dict[str, Path | None] = {"slide": slide} if what == "extract" else {}
+    if what in ("learning", "recipe"):
+        options = {"data": data, "out": out}
     import_module(f"marble.benchmarks.{what}").run(json_path=json, quick=quick, **options)

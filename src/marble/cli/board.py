@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, stdev
 
 from marble.training.protocol import RunOutcome
 from marble.training.run import PlannedRun
+
+
+@dataclass(frozen=True)
+class EpochDone:
+    """The last epoch that a fit under way has finished."""
+
+    epoch: int
+    of: int
+    loss: float | None
+    metric: float | None  # on validation
+    seconds_left: float | None  # of this fit, if it takes all its epochs
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,7 @@ class BoardRow:
     done: int = 0
     failed: int = 0
     running: tuple[int, ...] = ()  # repeats
+    epochs: tuple[EpochDone | None, ...] = ()  # of each that is running; None before its first epoch has ended
     mean: float | None = None
     sd: float | None = None  # None for fewer than two fits
     elapsed_s: float = 0.0  # spent on its fits since the batch was started
@@ -40,6 +54,7 @@ class Board:
     _ended: dict[str, RunOutcome] = field(default_factory=dict, init=False)
     _began: dict[str, float] = field(default_factory=dict, init=False)
     _took_s: dict[str, float] = field(default_factory=dict, init=False)
+    _first: dict[str, tuple[int, float]] = field(default_factory=dict, init=False)  # folder -> (epoch seen, when)
 
     def __post_init__(self) -> None:
         self.start_s = self.clock()
@@ -87,11 +102,24 @@ class Board:
             done=len(records),
             failed=len(outcomes) - len(records),
             running=tuple(int(run.about["repeat"]) for run in running),
+            epochs=tuple(self._epoch(run) for run in running),
             mean=fmean(values) if values else None,
             sd=stdev(values) if len(values) > 1 else None,
             elapsed_s=sum(self._took_s.get(run.folder, 0.0) for run in runs) + spent_s,
             remaining_s=remaining_s,
         )
+
+    def _epoch(self, run: PlannedRun) -> EpochDone | None:
+        """Where a fit is, from the history it publishes after every epoch, whichever process it runs in."""
+        rows = _history(Path(run.folder) / "history.csv")
+        if not rows:
+            return None
+        last, of = rows[-1], run.job.recipe.epochs
+        done = int(last["epoch"])
+        first = self._first.setdefault(run.folder, (done, self.clock()))  # a resumed fit has done some before
+        since = done - first[0]
+        left = (of - done) * (self.clock() - first[1]) / since if since else None
+        return EpochDone(done, of, _number(last, "train_loss"), _number(last, f"val_{self.metric}"), left)
 
     def _running(self) -> list[PlannedRun]:
         return [run for run in self.planned if run.folder not in self._ended][: self.workers]
@@ -99,6 +127,21 @@ class Board:
     def _note_running(self) -> None:
         for run in self._running():
             self._began.setdefault(run.folder, self.clock())
+
+
+def _history(path: Path) -> list[dict[str, str]]:
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return [row for row in csv.DictReader(file) if row.get("epoch", "").isdigit()]
+    except OSError:
+        return []  # not there yet
+
+
+def _number(row: dict[str, str], name: str) -> float | None:
+    try:
+        return float(row[name])
+    except (KeyError, ValueError):
+        return None
 
 
 def name_of(run: PlannedRun) -> str:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from marble.cli import terminal
+from marble.cli import paths, terminal
 from marble.cli.slide_options import (
+    Coverage,
+    EncoderName,
     Magnifications,
     Mpp,
     MppCsv,
     Outlines,
+    Set,
     Sources,
+    SpecFile,
     TilePx,
     Upsample,
-    clock,
-    pyramid_spec,
+    extract_spec,
+    settings,
     weight_files,
 )
+from marble.errors import InputError
+
+IdFrom = Literal["stem", "path"]
 
 
 def extract(
@@ -27,44 +34,98 @@ def extract(
     store: Annotated[Path, typer.Option(help="Bags go to STORE/<fingerprint of the settings>/.")],
     magnifications: Magnifications = None,
     mpp: Mpp = None,
-    tile_px: TilePx = 256,
-    encoder: Annotated[str, typer.Option(help="Name, or one for each level, comma-separated.")] = "lite0",
+    tile_px: TilePx = None,
+    coverage: Coverage = None,
+    encoder: EncoderName = None,
+    spec: SpecFile = None,
+    pairs: Set = None,
     weights: Annotated[list[str] | None, typer.Option(help="ENCODER=FILE: local weights (safetensors).")] = None,
     allow_download: Annotated[bool, typer.Option(help="Fetch weights that are not here.")] = False,
     device: str = "cpu",
+    precision: Annotated[str | None, typer.Option(help="Of the encoder: float32, float16 or bfloat16.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of the stored tokens: float16 or float32.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Tiles encoded together (16).", min=1)] = None,
+    max_missing: Annotated[float | None, typer.Option(help="Share of tiles that may lack pixels (0.01).")] = None,
     workers: Annotated[int, typer.Option(help="Slides side by side, in processes of their own.", min=1)] = 1,
     threads: Annotated[int, typer.Option(help="Threads of each; 0 takes every core.", min=0)] = 0,
-    timeout: Annotated[float | None, typer.Option(help="Give up on a slide after this many seconds.")] = None,
-    allow_upsample: Upsample = False,
+    timeout: Annotated[float | None, typer.Option(help="Give up on a slide after this many seconds.", min=0)] = None,
+    stall: Annotated[float, typer.Option(help="... or after so many seconds without a tile; 0: never.", min=0)] = 900,
+    cpu_time: Annotated[float, typer.Option(help="... or so many seconds of processor time; 0: never.", min=0)] = 0,
+    memory: Annotated[float, typer.Option(help="GiB a slide may take beyond the encoder; 0: any.", min=0)] = 4,
+    recycle: Annotated[int, typer.Option(help="Start a fresh worker process after so many slides.", min=1)] = 64,
+    allow_upsample: Upsample = None,
     mpp_csv: MppCsv = None,
     manifest: Annotated[Path | None, typer.Option(help="sha256 list; a slide that differs is refused.")] = None,
     outlines: Outlines = None,
+    id_from: Annotated[IdFrom, typer.Option(help="Slide ids: the file's stem, or its path below SOURCES.")] = "stem",
+    replace: Annotated[bool, typer.Option(help="Replace bags of other slides that have the same id.")] = False,
     hash_source: Annotated[bool, typer.Option("--hash", help="Put each slide's SHA-256 into its record.")] = False,
+    route: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Embed only branches this run's router picks.")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Share of fine tiles for --route; else the run's own.")] = None,
 ) -> None:
     """Slides -> bags: one nested lattice, every tile embedded, resumable. Start it again to go on."""
-    from marble.compute import Executor, Inline, Processes
-    from marble.extract import BatchProgress, ExtractSpec, Machine, extract_many, find_slides
-
-    spec = ExtractSpec.parse(
-        {
-            "pyramid": pyramid_spec(magnifications, mpp, tile_px, allow_upsample),
-            "encoders": tuple(encoder.split(",")),
-        }
+    paths.sources(sources)
+    paths.output_folder(store, "--store")
+    for table in (mpp_csv, manifest):
+        if table is not None:
+            paths.existing_file(table, "table")
+    if outlines is not None:
+        paths.existing_folder(outlines, "folder of outlines")
+    if route is not None:
+        paths.existing_folder(route, "folder of a run")
+    elif budget is not None:
+        raise InputError("--budget is a share of what --route chooses from", hint="Give --route RUN too")
+    local = weight_files(weights)
+    wanted = settings(
+        spec,
+        pairs,
+        magnifications=magnifications,
+        mpp=mpp,
+        tile_px=tile_px,
+        coverage=coverage,
+        allow_upsample=allow_upsample,
+        encoder=encoder,
+        precision=precision,
+        dtype=dtype,
+        batch=batch,
+        max_missing=max_missing,
     )
-    for caution in spec.cautions():
+
+    from functools import partial
+
+    from marble.compute import Limits, Processes
+    from marble.extract import BatchProgress, Machine, Progress, extract_many, find_slides, ids_of, load_encoders
+    from marble.identifiers import printable
+
+    chosen = extract_spec(wanted, spec)
+    for caution in chosen.cautions():
         typer.secho(f"caution: {caution}", err=True, fg=typer.colors.YELLOW)
+    chooser = None
+    if route is not None:
+        from marble.prediction import chooser_of
+
+        chooser = chooser_of(route, budget)
     found = find_slides(sources)
-    machine = Machine(device, threads, weight_files(weights), allow_download)
-    alone = workers == 1 and timeout is None
-    executor: Executor = Inline() if alone else Processes(workers, timeout_s=timeout)
+    machine = Machine(device, threads, local, allow_download)
+    # Slides are always read in processes of their own: a decoder that crashes or hangs costs one slide.
+    limits = Limits(int(memory * 2**30) or None, cpu_time or None, timeout or None, stall or None, recycle)
+    executor = Processes(workers, limits=limits, prepare=partial(load_encoders, chosen, machine))
     with terminal.progress("extracting", len(found)) as bar:
 
-        def tell(at: BatchProgress) -> None:
-            bar(f"{at.last.slide_id}: {at.last.status}, {at.tiles_per_s:.0f} tiles/s, {clock(at.seconds_left)} left")
+        def ended(at: BatchProgress) -> None:
+            left = terminal.duration(at.seconds_left)
+            bar(f"{printable(at.last.slide_id)}: {at.last.status}, {at.tiles_per_s:.0f} tiles/s, {left} left")
+
+        def under_way(at: Progress) -> None:
+            left = terminal.duration(at.seconds_left)
+            said = f"{at.done:,} of {at.total:,} tiles, {at.tiles_per_s:.0f} tiles/s, {left} left"
+            bar.within(at.done, at.total, f"{printable(at.slide_id)}: {said}")
 
         summary = extract_many(
             found,
-            spec,
+            chosen,
             store,
             executor=executor,
             machine=machine,
@@ -72,8 +133,12 @@ def extract(
             manifest=manifest,
             outlines=outlines,
             hash_source=hash_source,
-            on_slide=tell,
+            ids=ids_of(found, sources, id_from),
+            replace=replace,
+            on_slide=ended,
+            on_tiles=under_way,
+            chooser=chooser,
         )
-    rows = [(o.slide_id, o.status, o.tiles, o.reason or "") for o in summary.outcomes]
+    rows = [(printable(o.slide_id), o.status, o.tiles, printable(o.reason or "")) for o in summary.outcomes]
     terminal.table(f"bags in {summary.store}", ["slide", "status", "tiles", "reason"], rows)
-    terminal.failures([(str(o.path), str(o.reason)) for o in summary.outcomes if o.status == "failed"])
+    terminal.failures([(printable(o.path), printable(o.reason)) for o in summary.outcomes if o.status == "failed"])

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from marble.cli import paths
+from marble.cli.slide_options import Device, RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
+
 if TYPE_CHECKING:
     from marble.bags.bag import Bag
+    from marble.prediction import SlideOptions
     from marble.training.run import Run
 
 
@@ -25,22 +29,36 @@ def heatmap(
     colours: Annotated[str | None, typer.Option(help="viridis, inferno, cividis, turbo, RdBu_r, PuOr_r.")] = None,
     stretch: Annotated[bool, typer.Option(help="Colours from the smallest value instead of 0.")] = False,
     curves: Annotated[bool, typer.Option(help="Also measure how faithful the map is.")] = False,
+    weights: Weights = None,
+    device: Device = "cpu",
+    mpp: SlideMpp = None,
+    outlines: SlideOutlines = None,
+    spec_file: RunSpecFile = None,
 ) -> None:
     """Draw why a run says what it says about a slide: overlay, contact sheet, GeoJSON for QuPath."""
+    paths.existing_folder(run_folder, "folder of a run")
+    paths.output_folder(out)
+    if store is None:
+        paths.existing(slide, "slide or bag")
+    else:
+        paths.existing_folder(store, "store of bags")
     from marble.heatmaps.write import HeatmapSpec, write_heatmaps
-    from marble.prediction import Predictor
+    from marble.prediction import Predictor, SlideOptions
 
     predictor = Predictor(run_folder)
-    bag = _bag(slide, store, predictor.run)
+    options = SlideOptions(device, weight_files(weights), mpp, outlines, spec_file)
+    bag = _bag(slide, store, predictor.run, options)
     file = slide if slide.is_file() and slide.suffix != ".safetensors" else None
     spec = HeatmapSpec(mode, target, level, size, top, colours, stretch, curves)
     done = write_heatmaps(predictor, bag, file, out, spec)
     typer.echo(done.sentence)
+    for warning in done.warnings:
+        typer.secho(f"caution: {bag.slide_id}: {warning}", err=True, fg=typer.colors.YELLOW)
     for path in done.files:
         typer.echo(f"wrote {path}")
 
 
-def _bag(slide: Path, store: Path | None, run: Run) -> Bag:
+def _bag(slide: Path, store: Path | None, run: Run, options: SlideOptions) -> Bag:
     """The bag of the prediction: from the store if one is given, otherwise made from the slide."""
     from marble.experiment.stores import find_store
     from marble.prediction import bags_of
@@ -48,7 +66,7 @@ def _bag(slide: Path, store: Path | None, run: Run) -> Bag:
     if store is not None:
         found = find_store(store)
         return found.load(str(slide) if str(slide) in found else slide.stem)
-    _, bag = next(iter(bags_of([slide], run)))
+    _, bag = next(iter(bags_of([slide], run, options)))
     if isinstance(bag, Exception):
         raise bag
     return bag

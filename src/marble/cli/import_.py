@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from marble.cli import terminal
+from marble.cli import paths, terminal
 from marble.cli.slide_options import numbers
 
 
@@ -23,8 +23,18 @@ def import_(
     units: Annotated[str | None, typer.Option(help="Of the coordinates: px or um.")] = None,
     anchor: Annotated[str | None, typer.Option(help="Of the coordinates: top-left or centre.")] = None,
     layout: Annotated[str | None, typer.Option(help="Tool that wrote the files, if not recognised.")] = None,
+    no_coordinates: Annotated[
+        bool, typer.Option("--no-coordinates", help="One level without places, for models that read none.")
+    ] = False,
 ) -> None:
     """Features of TRIDENT, CLAM, STAMP, Slideflow and others -> bags with parents, and an audit of their grids."""
+    sides = None if extents is None else numbers(extents, "--extents")
+    for text in level:
+        if ":" in text:
+            paths.existing(Path(text.partition(":")[2]), "folder of features")
+    paths.output_folder(store, "--store")
+    if audit is not None:
+        paths.output_file(audit, "--audit")
     from marble.compute import Processes
     from marble.interchange import import_levels
 
@@ -34,13 +44,14 @@ def import_(
         policy=policy,
         audit_path=audit or store / "audit.csv",
         tell=typer.echo,
-        extents=None if extents is None else numbers(extents),
+        extents=sides,
         tile_px=tile_px,
         slide_mpp=slide_mpp,
         encoder=encoder,
         units=units,
         anchor=anchor,
         layout=layout,
+        no_coordinates=no_coordinates,
         executor=Processes(1, timeout_s=300),  # a file that hangs or kills the HDF5 library costs only itself
     )
     typer.echo(result.verdict())

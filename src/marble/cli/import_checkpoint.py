@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from marble.cli import paths
+from marble.cli.settings import key_values
 
 
 def import_checkpoint(
@@ -16,9 +19,12 @@ def import_checkpoint(
     dim: Annotated[int | None, typer.Option(help="Width of the tokens, if the weights do not show it.")] = None,
 ) -> None:
     """Weights trained with a model's original code -> safetensors that MARBLE's model of that name loads."""
+    paths.existing_file(checkpoint, "checkpoint")
+    paths.output_file(out)
+    options = key_values(settings or [])
     from marble.models.originals.checkpoint import import_checkpoint as convert
 
-    done = convert(checkpoint, model, out, dim=dim, **_options(settings or []))
+    done = convert(checkpoint, model, out, dim=dim, **options)
     if done.taken_off:
         typer.echo(f"taken off the names: {', '.join(done.taken_off)}")
     if done.left_out:
@@ -28,21 +34,3 @@ def import_checkpoint(
         f"{done.model.outputs} outputs; every tensor found its place"
     )
     typer.echo(f"wrote {done.path}")
-
-
-def _options(settings: list[str]) -> dict[str, Any]:
-    """KEY=VALUE of the command line; a value is what TOML makes of it, or a word."""
-    import tomllib
-
-    from marble.errors import InputError
-
-    found: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key.isidentifier():
-            raise InputError(f"--set '{setting}' is not KEY=VALUE", hint="Write it like --set gated=false")
-        try:
-            found[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[key] = text
-    return found

@@ -1,4 +1,4 @@
-"""What is shown while a batch runs: a live table on a terminal, a line per ended fit elsewhere.
+"""What is shown while a batch of fits runs: a live table on a terminal, sparse lines elsewhere.
 
 The display is the least important part of a run. Whatever goes wrong with it (a terminal that was closed, a pipe that
 nobody reads any more), it falls silent and the runs go on.
@@ -17,7 +17,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from marble.cli.board import Board, BoardRow, name_of
+from marble.cli.board import Board, BoardRow, EpochDone, name_of
+from marble.cli.terminal import QUIET_S
 from marble.training.protocol import RunOutcome
 from marble.training.run import PlannedRun
 
@@ -29,21 +30,14 @@ def follow(
     title: str, planned: Sequence[PlannedRun], workers: int, console: Console
 ) -> Iterator[Callable[[RunOutcome], None]]:
     """Show how a batch gets on; yields the function that is to be told of every run that ends."""
-    with _outliving_the_terminal():
-        if console.is_terminal:
-            board = Board(planned, workers)
-            with _LiveTable(title, board, console) as table:
-                yield table.ended
-        else:
-            ended = 0
-
-            def line(outcome: RunOutcome) -> None:
-                nonlocal ended
-                ended += 1
-                about = outcome.planned.about
-                say(f"[{ended}/{len(planned)}] {name_of(outcome.planned)}, repeat {about['repeat']}: {_said(outcome)}")
-
-            yield line
+    board = Board(planned, workers)
+    shown = _LiveTable(title, board, console) if console.is_terminal else _Lines(board)
+    with _outliving_the_terminal(), shown:
+        try:
+            yield shown.ended
+        except KeyboardInterrupt as stop:
+            kept = f"{shown.count} of {len(planned)} fits are done, and those under way are kept up to their last epoch"
+            raise type(stop)(kept) from None
 
 
 def say(text: str) -> None:
@@ -62,18 +56,28 @@ def board_table(title: str, board: Board) -> Table:
     table = Table(title=heading, title_justify="left", header_style="bold")
     table.add_column("Model", overflow="fold")
     for name in ("Fits", "Running", f"Validation {board.metric}", "Elapsed", "Remaining"):
-        table.add_column(name, justify="right", no_wrap=name != "Fits")
+        table.add_column(name, justify="right", no_wrap=name not in ("Fits", "Running"))
     for row in rows:
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, board))
     return table
 
 
-def _cells(row: BoardRow) -> list[str]:
+def _cells(row: BoardRow, board: Board) -> list[str]:
     fits = f"{row.done}/{row.total}" + (f" [red]{row.failed} failed[/red]" if row.failed else "")
     metric = "-" if row.mean is None else f"{row.mean:.3f}" + ("" if row.sd is None else f" ± {row.sd:.3f}")
-    running = ", ".join(f"repeat {repeat}" for repeat in row.running) or "-"
+    running = "\n".join(
+        f"repeat {repeat}" + (f": {_epoch(at, board.metric)}" if at else "")
+        for repeat, at in zip(row.running, row.epochs, strict=True)
+    )
     remaining = "?" if row.remaining_s is None else _duration(row.remaining_s)
-    return [escape(row.model), fits, running, metric, _duration(row.elapsed_s), remaining]
+    return [escape(row.model), fits, running or "-", metric, _duration(row.elapsed_s), remaining]
+
+
+def _epoch(at: EpochDone, metric: str) -> str:
+    loss = "" if at.loss is None else f", loss {at.loss:.3g}"
+    value = "" if at.metric is None else f", {metric} {at.metric:.3f}"
+    left = "" if at.seconds_left is None else f", at most {_duration(at.seconds_left)} left"
+    return f"epoch {at.epoch}/{at.of}{loss}{value}{left}"
 
 
 def _said(outcome: RunOutcome) -> str:
@@ -88,35 +92,46 @@ def _duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-class _LiveTable:
-    """Draws the board once a second from a thread of its own; the first error ends the drawing, not the run."""
+class _Ticking:
+    """Draws from a thread of its own now and then; the first error ends the drawing, not the run."""
 
-    def __init__(self, title: str, board: Board, console: Console) -> None:
+    every_s: float
+
+    def __init__(self, board: Board) -> None:
+        self.count = 0
         self._board = board
         self._lock = threading.Lock()
-        self._live = Live(console=console, auto_refresh=False, get_renderable=lambda: board_table(title, board))
         self._broken = False
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tick, name="live table", daemon=True)
+        self._thread = threading.Thread(target=self._tick, name="live display", daemon=True)
 
-    def __enter__(self) -> _LiveTable:
-        self._safely(lambda: self._live.start(refresh=True))
+    def __enter__(self) -> _Ticking:
+        self._safely(self.begin)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._stop()
+        self.stop()
 
     def ended(self, outcome: RunOutcome) -> None:
+        """A fit has ended."""
+        self.count += 1
         with self._lock:
             self._board.ended(outcome)
-        self._safely(self._live.refresh)
+        self._safely(lambda: self.show(outcome))
+
+    def begin(self) -> None: ...
+
+    def show(self, outcome: RunOutcome | None) -> None:
+        """Draw: after a fit has ended, or because time has passed."""
+
+    def stop(self) -> None: ...
 
     def _tick(self) -> None:
-        while not self._over.wait(REFRESH_S):
-            self._safely(self._live.refresh)
+        while not self._over.wait(self.every_s):
+            self._safely(lambda: self.show(None))
 
     def _safely(self, draw: Callable[[], None]) -> None:
         with self._lock:
@@ -125,12 +140,44 @@ class _LiveTable:
                     draw()
                 except (Exception, SystemExit):  # rich answers a broken pipe with SystemExit
                     self._broken = True
-                    self._stop()
+                    self.stop()
 
-    def _stop(self) -> None:
+
+class _LiveTable(_Ticking):
+    """The board, drawn once a second."""
+
+    every_s = REFRESH_S
+
+    def __init__(self, title: str, board: Board, console: Console) -> None:
+        super().__init__(board)
+        self._live = Live(console=console, auto_refresh=False, get_renderable=lambda: board_table(title, board))
+
+    def begin(self) -> None:
+        self._live.start(refresh=True)
+
+    def show(self, outcome: RunOutcome | None) -> None:
+        self._live.refresh()
+
+    def stop(self) -> None:
         """Give stdout and stderr back, whatever state the display is in."""
         with suppress(Exception, SystemExit):
             self._live.stop()
+
+
+class _Lines(_Ticking):
+    """A line per ended fit, and now and then where the fits under way are."""
+
+    every_s = QUIET_S
+
+    def show(self, outcome: RunOutcome | None) -> None:
+        head = f"[{self.count}/{len(self._board.planned)}]"
+        if outcome is not None:
+            say(f"{head} {name_of(outcome.planned)}, repeat {outcome.planned.about['repeat']}: {_said(outcome)}")
+            return
+        for row in self._board.rows():
+            for repeat, at in zip(row.running, row.epochs, strict=True):
+                if at is not None:
+                    say(f"{head} under way: {row.model}, repeat {repeat}: {_epoch(at, self._board.metric)}")
 
 
 @contextmanager

@@ -4,28 +4,62 @@ from __future__ import annotations
 
 import typer
 
-from marble.cli.slide_options import Magnifications, Mpp, MppCsv, Sources, TilePx, clock, pixel_sizes, pyramid_spec
+from marble.cli import paths, terminal
+from marble.cli.slide_options import (
+    Coverage,
+    EncoderName,
+    Magnifications,
+    Mpp,
+    MppCsv,
+    Set,
+    Sources,
+    SpecFile,
+    TilePx,
+    Upsample,
+    extract_spec,
+    settings,
+)
 
 
 def plan(
     sources: Sources,
     magnifications: Magnifications = None,
     mpp: Mpp = None,
-    tile_px: TilePx = 256,
-    encoder: str = "lite0",
+    tile_px: TilePx = None,
+    coverage: Coverage = None,
+    encoder: EncoderName = None,
+    spec: SpecFile = None,
+    pairs: Set = None,
+    allow_upsample: Upsample = None,
     mpp_csv: MppCsv = None,
 ) -> None:
     """How many tiles, how many bytes and how long, before you start."""
-    from marble.extract import ExtractSpec, find_slides
-    from marble.extract import plan as estimate
-
-    spec = ExtractSpec.parse(
-        {"pyramid": pyramid_spec(magnifications, mpp, tile_px, False), "encoders": tuple(encoder.split(","))}
+    paths.sources(sources)
+    if mpp_csv is not None:
+        paths.existing_file(mpp_csv, "table")
+    wanted = settings(
+        spec,
+        pairs,
+        magnifications=magnifications,
+        mpp=mpp,
+        tile_px=tile_px,
+        coverage=coverage,
+        allow_upsample=allow_upsample,
+        encoder=encoder,
     )
-    cost = estimate(find_slides(sources), spec, mpps=pixel_sizes(mpp_csv))
+
+    from marble.extract import find_slides
+    from marble.extract import plan as estimate
+    from marble.slides.mpp import read_mpp_csv
+
+    sizes = {} if mpp_csv is None else dict(read_mpp_csv(mpp_csv))
+    cost = estimate(find_slides(sources), extract_spec(wanted, spec), mpps=sizes)
     typer.echo(f"{cost.slides} slides, {cost.sampled} of them looked at")
     levels = ", ".join(f"level {k}: {count:,}" for k, count in enumerate(cost.tiles))
     typer.echo(f"tiles: {levels}")
-    typer.echo(f"bags: {cost.bytes / 2**30:.2f} GiB; time with one process here: {clock(cost.seconds)}")
+    took = terminal.duration(cost.seconds)
+    typer.echo(f"bags: {cost.bytes / 2**30:.2f} GiB; time with one process here: {took}")
     for path, reason in cost.unusable:
-        typer.secho(f"will not give a bag: {path}: {reason}", err=True, fg=typer.colors.YELLOW)
+        typer.secho(f"will not give a bag: {terminal.blamed(str(path), reason)}", err=True, fg=typer.colors.YELLOW)
+    if len(cost.unusable) == cost.sampled:
+        raise typer.Exit(1)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from marble.cli import terminal
+from marble.cli import paths, terminal
 from marble.cli.report import write_and_show
 
 
@@ -19,17 +19,23 @@ def run(
     allow_drift: Annotated[bool, typer.Option(help="Resume runs that another version started; stamped.")] = False,
 ) -> None:
     """Train and evaluate every model on every split, then write the report. Start it again to go on."""
+    paths.existing_file(experiment, "experiment file")
+    paths.output_folder(out)
+    from marble.specs import read_toml
+
+    read_toml(experiment)  # a slip in its syntax is said before torch is loaded
     from marble.cli.live import follow
-    from marble.compute import Executor, Inline, Processes
+    from marble.compute import Executor, Inline, Processes, locks
     from marble.experiment import Experiment
     from marble.training.protocol import run_all
 
     loaded = Experiment.load(experiment)
-    planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
-    typer.echo(loaded.cohort(out).summary())
-    executor: Executor = Inline() if workers == 1 else Processes(workers, threads_per_worker=threads)
-    with follow(loaded.name, planned, workers, terminal.console) as tell:
-        outcomes = run_all(planned, executor, tell)
-    if any(outcome.ok for outcome in outcomes):
-        write_and_show(out / loaded.name, out / loaded.name / "report")
+    with locks.hold(out / loaded.name / f".run{locks.SUFFIX}", f"experiment '{loaded.name}'"):
+        planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
+        typer.echo(loaded.cohort(out).summary())
+        executor: Executor = Inline() if workers == 1 else Processes(workers, threads_per_worker=threads)
+        with follow(loaded.name, planned, workers, terminal.console()) as tell:
+            outcomes = run_all(planned, executor, tell)
+        if any(outcome.ok for outcome in outcomes):
+            write_and_show(out / loaded.name, out / loaded.name / "report")
     terminal.failures([(o.planned.folder, str(o.reason)) for o in outcomes if not o.ok])

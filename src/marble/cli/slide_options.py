@@ -1,4 +1,8 @@
-"""What the verbs that read slides have in common: their arguments, and how those become settings."""
+"""What the verbs that read slides have in common: their arguments, and how those become settings.
+
+Every field of :class:`marble.extract.ExtractSpec` can be set: the usual ones by a flag, all of them by `--set` and in
+the file of `--spec`. A flag wins over `--set`, `--set` over the file.
+"""
 
 from __future__ import annotations
 
@@ -7,57 +11,98 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from marble.cli.settings import from_file, key_values, merged
+
 if TYPE_CHECKING:
-    from marble.slides.lattice import PyramidSpec
+    from marble.extract import ExtractSpec
 
 Sources = Annotated[list[Path], typer.Argument(help="Slide files, or folders that hold some.")]
-Magnifications = Annotated[str | None, typer.Option(help="Nominal, comma-separated; 10 = 1 um/px.")]
+Magnifications = Annotated[str | None, typer.Option(help="Nominal, comma-separated, coarsest first; 10 = 1 um/px.")]
 Mpp = Annotated[str | None, typer.Option("--mpp", help="Pixel sizes in um instead of magnifications.")]
-TilePx = Annotated[int, typer.Option(help="Side of a tile at its own level.")]
-Upsample = Annotated[bool, typer.Option(help="Allow a magnification the scan does not have; recorded.")]
+TilePx = Annotated[int | None, typer.Option(help="Side of a tile at its own level (256).", min=16, max=4096)]
+Coverage = Annotated[str | None, typer.Option(help="Least share of tissue in a tile: one for all levels, or each.")]
+Upsample = Annotated[bool | None, typer.Option(help="Allow a magnification the scan does not have; recorded.")]
+EncoderName = Annotated[str | None, typer.Option(help="Name (lite0), or one for each level, comma-separated.")]
+SpecFile = Annotated[Path | None, typer.Option("--spec", help="Settings file (TOML), as `extract.toml` in a store.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of any setting, as tissue.min_chroma=6.")]
 MppCsv = Annotated[Path | None, typer.Option(help="Table wsi,mpp of pixel sizes that replace the files'.")]
 Outlines = Annotated[Path | None, typer.Option(help="Folder of SLIDE.geojson tissue outlines to use instead.")]
 
+# of the verbs that prepare a slide for a run
+Weights = Annotated[list[str] | None, typer.Option(help="ENCODER=FILE: local weights (safetensors).")]
+Device = Annotated[str, typer.Option(help="Of the encoder: cpu, cuda, mps.")]
+SlideMpp = Annotated[float | None, typer.Option("--mpp", help="um per pixel of the slide, in place of the file's.")]
+SlideOutlines = Annotated[
+    Path | None, typer.Option("--outlines", help="Tissue outlines: a GeoJSON file, or a folder of SLIDE.geojson.")
+]
+RunSpecFile = Annotated[
+    Path | None, typer.Option("--spec", help="Extraction settings (TOML) for a run on bags that do not know theirs.")
+]
 
-def pyramid_spec(magnifications: str | None, mpp: str | None, tile_px: int, allow_upsample: bool) -> PyramidSpec:
+
+def settings(
+    spec: Path | None,
+    pairs: list[str] | None,
+    *,
+    magnifications: str | None,
+    mpp: str | None,
+    tile_px: int | None,
+    coverage: str | None,
+    allow_upsample: bool | None,
+    encoder: str | None = None,
+    **further: Any,
+) -> dict[str, Any]:
+    """The settings of an extraction, not yet checked; what was not given is left out."""
     from marble.errors import InputError
-    from marble.slides.lattice import PyramidSpec
 
-    if (magnifications is None) == (mpp is None):
+    body = merged(from_file(spec), key_values(pairs or []))
+    pyramid: dict[str, Any] = {"tile_px": tile_px, "allow_upsample": allow_upsample}
+    if magnifications is not None and mpp is not None:
+        raise InputError("give --magnifications or --mpp, and not both")
+    if magnifications is not None or mpp is not None:
+        pyramid |= {
+            "magnifications": numbers(magnifications or "", "--magnifications"),
+            "mpps": numbers(mpp or "", "--mpp"),
+        }
+    given = {key: value for key, value in pyramid.items() if value is not None}
+    body = merged(body, {"pyramid": given, **{key: value for key, value in further.items() if value is not None}})
+    sizes = body["pyramid"].get("magnifications") or body["pyramid"].get("mpps")
+    if not sizes:
         raise InputError("give --magnifications, for example 5,20, or --mpp, for example 2,0.5")
-    values = numbers(magnifications or mpp or "")
-    key = "magnifications" if magnifications is not None else "mpps"
-    settings: dict[str, Any] = {key: values, "tile_px": tile_px, "allow_upsample": allow_upsample}
-    return PyramidSpec.parse(settings, where="--magnifications" if magnifications else "--mpp")
+    if encoder is not None:
+        body["encoders"] = tuple(name.strip() for name in encoder.split(","))
+    if coverage is not None:
+        shares = numbers(coverage, "--coverage")
+        body["pyramid"]["coverage"] = shares * len(sizes) if len(shares) == 1 else shares
+    return body
 
 
-def numbers(text: str) -> tuple[float, ...]:
+def extract_spec(body: dict[str, Any], spec: Path | None) -> ExtractSpec:
+    """The checked settings."""
+    from marble.extract import ExtractSpec
+
+    return ExtractSpec.parse(body, where=spec)
+
+
+def numbers(text: str, option: str) -> tuple[float, ...]:
     from marble.errors import InputError
 
     try:
-        return tuple(float(part.strip().removesuffix("x")) for part in text.split(","))
+        return tuple(float(part.strip().removesuffix("x")) for part in text.split(",")) if text else ()
     except ValueError:
-        raise InputError(f"'{text}' is not a list of numbers", hint="Write it like 5,20") from None
-
-
-def pixel_sizes(mpp_csv: Path | None) -> dict[str, float]:
-    from marble.slides.mpp import read_mpp_csv
-
-    return {} if mpp_csv is None else dict(read_mpp_csv(mpp_csv))
+        raise InputError(f"'{text}' is not a list of numbers", where=option, hint="Write it like 5,20") from None
 
 
 def weight_files(pairs: list[str] | None) -> dict[str, Path]:
+    from marble.cli.paths import existing
     from marble.errors import InputError
 
     found = {}
     for pair in pairs or []:
         name, equals, path = pair.partition("=")
         if not equals:
-            raise InputError(f"--weights '{pair}' is not ENCODER=FILE")
-        found[name] = Path(path)
+            raise InputError(
+                f"--weights '{pair}' is not ENCODER=FILE", hint="Write it like --weights uni_v1=uni.safetensors"
+            )
+        found[name] = existing(Path(path), "weights file")
     return found
-
-
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

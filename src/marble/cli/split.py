@@ -7,6 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from marble.cli import paths
+
+_COLUMNS = "Columns of the table, where their names are not known"
+_ROWS = "Rows of the table"
+
 
 def split(
     cohort: Annotated[Path | None, typer.Argument(help="Cohort table (CSV, TSV).")] = None,
@@ -14,38 +19,98 @@ def split(
     check: Annotated[
         Path | None, typer.Option(help="Audit this split file or folder instead of making splits.")
     ] = None,
-    scheme: Annotated[str, typer.Option(help="holdout (80/10/10) or kfold (nested).")] = "holdout",
-    repeats: Annotated[int, typer.Option(min=1)] = 5,
-    folds: Annotated[int, typer.Option(min=3)] = 5,
-    seed: int = 0,
-    by_site: Annotated[bool, typer.Option(help="Keep every hospital in one part.")] = False,
-    task: Annotated[str | None, typer.Option(help="classification or survival, where the table has both.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the class.")] = None,
-    event_coding: Annotated[
-        str | None, typer.Option(help="1=event or 1=censored, where the format does not say.")
+    store: Annotated[
+        Path | None, typer.Option(help="With --check: bags whose records tell one file under two names.")
     ] = None,
-    scored_by: Annotated[str, typer.Option(help="case; or slide, if slides of one patient differ in target.")] = "case",
+    scheme: Annotated[str | None, typer.Option(help="holdout (80/10/10, the default) or kfold (nested).")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="5 for holdout, 1 for kfold if not given.")] = None,
+    folds: Annotated[int | None, typer.Option(min=3, help="Folds of kfold, which it implies; default 5.")] = None,
+    seed: int = 0,
+    by_site: Annotated[bool, typer.Option("--by-site", help="Keep every hospital in one part.")] = False,
+    task: Annotated[str | None, typer.Option(help="classification, survival or regression.")] = None,
+    case: Annotated[str | None, typer.Option(help="Column of the patient.", rich_help_panel=_COLUMNS)] = None,
+    slide: Annotated[str | None, typer.Option(help="Column of the slide.", rich_help_panel=_COLUMNS)] = None,
+    site: Annotated[str | None, typer.Option(help="Column of the hospital.", rich_help_panel=_COLUMNS)] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the class.", rich_help_panel=_COLUMNS)] = None,
+    target: Annotated[str | None, typer.Option(help="Column of the number.", rich_help_panel=_COLUMNS)] = None,
+    time: Annotated[str | None, typer.Option(help="Column of the follow-up time.", rich_help_panel=_COLUMNS)] = None,
+    event: Annotated[str | None, typer.Option(help="Column of the event.", rich_help_panel=_COLUMNS)] = None,
+    event_coding: Annotated[
+        str | None,
+        typer.Option(help="1=event or 1=censored, where the format does not say.", rich_help_panel=_COLUMNS),
+    ] = None,
+    slide_table: Annotated[
+        Path | None,
+        typer.Option(help="Second table, of patient and slide, if the first has no slides.", rich_help_panel=_COLUMNS),
+    ] = None,
+    case_is_slide: Annotated[
+        bool,
+        typer.Option("--case-is-slide", help="There are no patients: every slide is one.", rich_help_panel=_ROWS),
+    ] = False,
+    scored_by: Annotated[
+        str,
+        typer.Option(help="case; or slide, if slides of one patient differ in target.", rich_help_panel=_ROWS),
+    ] = "case",
+    classes: Annotated[
+        str | None, typer.Option(help="The classes, in order, with commas between.", rich_help_panel=_ROWS)
+    ] = None,
+    keep_as_class: Annotated[
+        list[str] | None,
+        typer.Option(help="A word such as None or unknown that is a class; may be repeated.", rich_help_panel=_ROWS),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Leave out rows without a target (missing) or of other classes (other); may be repeated.",
+            rich_help_panel=_ROWS,
+        ),
+    ] = None,
 ) -> None:
     """Divide patients into train, validation and test; or audit somebody's split file with --check."""
-    from marble.cohorts import audit, holdout, kfold, read_cohort, write_splits
+    if cohort is not None:
+        paths.existing_file(cohort, "table")
+    if check is not None:
+        paths.existing(check)
+    if out is not None:
+        paths.output_folder(out)
+    from marble.cohorts import audit, holdout, kfold, read_cohort, site_report, write_splits
     from marble.errors import InputError
     from marble.specs import unknown_choice
 
-    options: dict[str, Any] = {"task": task, "label": label, "event_coding": event_coding, "scored_by": scored_by}
+    options: dict[str, Any] = {
+        "task": task, "case": case, "slide": slide, "site": site, "label": label, "target": target, "time": time,
+        "event": event, "event_coding": event_coding, "slide_table": slide_table, "case_is_slide": case_is_slide,
+        "scored_by": scored_by, "classes": None if classes is None else tuple(map(str.strip, classes.split(","))),
+        "keep_as_class": tuple(keep_as_class or ()), "drop": tuple(drop or ()),
+    }  # fmt: skip
     found = None if cohort is None else read_cohort(cohort, **options)
     if check is not None:
-        result = audit(check, found)
+        result = audit(check, found, case_is_slide=case_is_slide, contents=_contents(store))
         for line in result.lines():
             typer.echo(line)
-        raise typer.Exit(1 if result.leaks else 0)
+        raise typer.Exit(1 if result.leaks or result.unknown_patients else 0)
     if found is None or out is None:
         raise InputError("give a cohort table and --out, or --check FILE", hint="See `marble split --help`")
+    chosen = scheme or ("holdout" if folds is None else "kfold")
+    if chosen not in ("holdout", "kfold"):
+        raise InputError(unknown_choice("scheme", chosen, ["holdout", "kfold"]))
+    if chosen == "holdout" and folds is not None:
+        raise InputError("--folds belongs to kfold, not to holdout", hint="Leave out one of --scheme and --folds")
     typer.echo(found.summary())
-    if scheme == "holdout":
-        splits = holdout(found, repeats=repeats, seed=seed, by_site=by_site)
-    elif scheme == "kfold":
-        splits = kfold(found, folds=folds, repeats=repeats, seed=seed, by_site=by_site)
+    if chosen == "holdout":
+        splits = holdout(found, repeats=repeats or 5, seed=seed, by_site=by_site)
     else:
-        raise InputError(unknown_choice("scheme", scheme, ["holdout", "kfold"]))
+        splits = kfold(found, folds=folds or 5, repeats=repeats or 1, seed=seed, by_site=by_site)
+    typer.echo(f"first split: {site_report(found, splits[0]).line()}")
     for path in write_splits(splits, out, found):
         typer.echo(f"wrote {path}")
+
+
+def _contents(store: Path | None) -> dict[str, str]:
+    """The hash of each slide's file, where the bags' records hold it (`marble extract --hash` or a manifest)."""
+    from marble.bags.store import BagStore
+
+    if store is None:
+        return {}
+    sources = {record.slide_id: record.details.get("source") or {} for record in BagStore(store).records()}
+    return {slide: source["sha256"] for slide, source in sources.items() if source.get("sha256")}

@@ -1,70 +1,152 @@
-"""What the terminal shows: tables, a progress bar on a terminal, plain lines elsewhere."""
+"""What the terminal shows: tables, a progress bar on a terminal, sparse plain lines elsewhere. rich is loaded late."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-console = Console()
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: elsewhere than on a terminal a long item says where it is this often, and an item that ends sooner says nothing
+QUIET_S = 30.0
+
+
+@cache
+def console() -> Console:
+    """Standard output, as rich sees it."""
+    from rich.console import Console
+
+    return Console()
 
 
 class Bar(Protocol):
-    """Something that can be moved on by one item, with a word on it."""
+    """Moved on by one item with a word on it; `within` says how far the item under way is."""
 
     def __call__(self, text: str) -> None: ...
+
+    def within(self, done: int, total: int, text: str) -> None: ...
+
+
+class _Lines:
+    """One line per item, and one now and then within it, so that logs stay readable."""
+
+    def __init__(self, what: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total, self.done = total, 0
+        self._clock, self._said = clock, clock()
+
+    def __call__(self, text: str) -> None:
+        self.done += 1
+        self._said = self._clock()
+        typer.echo(f"[{self.done}/{self.total}] {text}")
+
+    def within(self, done: int, total: int, text: str) -> None:
+        if self._clock() - self._said >= QUIET_S:
+            self._said = self._clock()
+            typer.echo(f"[{self.done}/{self.total}] under way: {text}")
+
+
+class _RichBar:
+    """A bar for the items and one for the item under way."""
+
+    def __init__(self, what: str, total: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.done = 0
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}", style="dim", markup=False),
+        )
+        self.shown = Progress(*columns, console=console())
+        self._items = self.shown.add_task(what, total=total, text="")
+        self._inside = self.shown.add_task("", total=None, text="", visible=False)
+
+    def __call__(self, text: str) -> None:
+        self.done += 1
+        self.shown.update(self._items, advance=1, text=text)
+        self.shown.update(self._inside, visible=False)
+
+    def within(self, done: int, total: int, text: str) -> None:
+        self.shown.update(self._inside, completed=done, total=total, text=text, visible=True)
 
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Bar]:
-    """A bar on a terminal; one line per item elsewhere, so that logs stay readable."""
-    if not console.is_terminal:
-        done = 0
-
-        def line(text: str) -> None:
-            nonlocal done
-            done += 1
-            typer.echo(f"[{done}/{total}] {text}")
-
-        yield line
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}", style="dim"),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(what, total=total, text="")
-
-        def move(text: str) -> None:
-            bar.update(task, advance=1, text=text)
-
-        yield move
+    """A bar on a terminal, plain lines elsewhere; Ctrl-C says how many items are done and kept."""
+    bar: _Lines | _RichBar
+    try:
+        if console().is_terminal:
+            bar = _RichBar(what, total)
+            with bar.shown:
+                yield bar
+        else:
+            bar = _Lines(what, total)
+            yield bar
+    except KeyboardInterrupt as stop:
+        raise type(stop)(f"{bar.done} of {total} are done and kept") from None
 
 
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; numbers right-aligned."""
-    shown = Table(title=title, title_justify="left", header_style="bold")
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], *, lean: bool = False) -> None:
+    """Print a table that fits the terminal: numbers right-aligned, long cells folded; `lean` draws no lines."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    style: dict[str, Any] = {"box": None, "pad_edge": False} if lean else {"box": box.SIMPLE_HEAD, "pad_edge": False}
+    shown = Table(title=escape(title) or None, title_justify="left", header_style="bold", **style)
     for index, name in enumerate(header):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-        shown.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        shown.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
-    console.print(shown)
+        shown.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else escape(str(cell)) for cell in row))
+    console().print(shown)
+
+
+def results(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a results table: an interval below its figure, and as many columns as fit, the first always among them."""
+    cells = [[str(cell).replace(" [", "\n[") for cell in row] for row in rows]
+    names = [name.replace(" (", "\n(") for name in header]
+    widths = [
+        max(len(line) for text in column for line in text.split("\n")) for column in zip(names, *cells, strict=True)
+    ]
+    room, shown = console().width, 0
+    while shown < len(widths) and sum(widths[: shown + 1]) + 2 * shown <= room:
+        shown += 1
+    shown = max(shown, 2)
+    table("", names[:shown], [row[:shown] for row in cells])
+    if shown < len(header):
+        typer.echo(f"Not shown for want of room: {', '.join(header[shown:])}; all of it is in table.csv")
 
 
 def failures(items: Sequence[tuple[str, str]]) -> None:
-    """List what failed and why, then leave with a non-zero exit code; does nothing if nothing failed."""
+    """List what failed and why, a line each, then leave with exit code 1; does nothing if nothing failed."""
     if not items:
         return
     for name, reason in items:
-        typer.secho(f"failed: {name}: {reason}", err=True, fg=typer.colors.RED)
+        typer.secho(f"failed: {blamed(name, reason)}", err=True, fg=typer.colors.RED)
     raise typer.Exit(1)
+
+
+def blamed(name: str, reason: str) -> str:
+    """One line: which item, and why; the item is named once."""
+    text = " ".join(reason.split())
+    return text if name in text else f"{name}: {text}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time as people say it; `?` for one that is not known."""
+    if not 0 <= seconds < 1e9:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

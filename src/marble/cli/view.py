@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from marble.cli import paths
+
 
 def view(
     source: Annotated[Path, typer.Argument(metavar="RUNS_OR_STORE", help="Folder of runs, a store, or one with both.")],
@@ -17,8 +19,12 @@ def view(
     token: Annotated[
         str | None, typer.Option(envvar="MARBLE_VIEW_TOKEN", help="Ask every request for this secret.")
     ] = None,
+    notes: Annotated[bool, typer.Option("--notes", help="Let notes on slides be written, into notes.json.")] = False,
 ) -> None:
     """Look at slides, attention and results in the browser; nothing leaves this machine."""
+    for folder in (source, slides, store):
+        if folder is not None:
+            paths.existing_folder(folder)
     from marble.viewer.serve import serve
 
-    serve(source, slides=slides, store=store, host=host, port=port, token=token, tell=typer.echo)
+    serve(source, slides=slides, store=store, host=host, port=port, token=token, tell=typer.echo, notes=notes)

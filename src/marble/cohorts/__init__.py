@@ -2,6 +2,7 @@
 
 from marble.cohorts.audit import Audit, Finding, SplitAudit, audit
 from marble.cohorts.cohort import Case, Cohort, Excluded, Unit
+from marble.cohorts.sites import SiteReport, site_report
 from marble.cohorts.split_files import read_splits, write_splits
 from marble.cohorts.splits import Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
@@ -14,6 +15,7 @@ __all__ = [
     "Cohort",
     "Excluded",
     "Finding",
+    "SiteReport",
     "Split",
     "SplitAudit",
     "SurvivalTime",
@@ -25,5 +27,6 @@ __all__ = [
     "read_cohort",
     "read_splits",
     "safe_cell",
+    "site_report",
     "write_splits",
 ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from marble.cohorts.cohort import Case, Cohort, Excluded, ScoredBy
-from marble.cohorts.families import TableLayout
+from marble.cohorts.families import TableLayout, option
 from marble.identifiers import spelling_key
 from marble.tabular import Row, Table
 from marble.targets import SurvivalTime, Target
@@ -42,7 +43,7 @@ def assemble(
     _check_slides(entries)
     _check_spellings(entries)
     used = [entry for entry in entries if entry.target is not None]
-    target_column = layout.label or layout.event or ""
+    target_column = layout.label or layout.event or layout.target or ""
     if not used:
         hint = "Check the columns, and what was left out"
         raise table.header_fault("no row of the table can be used", target_column, hint)
@@ -50,9 +51,13 @@ def assemble(
         _check_class_spellings(used, target_column)
         classes = classes or sorted_classes({entry.target for entry in used if isinstance(entry.target, str)})
         _check_classes(used, classes, table, target_column, notes)
+    elif layout.task == "regression":
+        _check_numbers(used, table, target_column, notes)
     elif not any(entry.target.event for entry in used if isinstance(entry.target, SurvivalTime)):
         what = f"no event in {len({entry.case_id for entry in used})} cases"
-        raise table.header_fault(what, target_column, "Check event_coding=: 0 and 1 may be the other way round")
+        raise table.header_fault(
+            what, target_column, f"Check {option('event_coding')}: 0 and 1 may be the other way round"
+        )
     groups: dict[str, list[Entry]] = {}
     for entry in sorted(used, key=lambda entry: (entry.case_id, entry.slide_id)):
         groups.setdefault(entry.case_id, []).append(entry)
@@ -87,8 +92,8 @@ def _case(
         what = (
             f"patient '{first.case_id}' has {_said(differs.target)} here, {_said(first.target)} in row {first.row.line}"
         )
-        hint = "Give the patient one target, or score by slide (scored_by in an experiment, --scored-by in a command)"
-        raise differs.table.fault(differs.row, layout.label or layout.time or differs.column, what, hint)
+        hint = f"Give the patient one target, or score by slide with {option('scored_by')}"
+        raise differs.table.fault(differs.row, layout.target_column or differs.column, what, hint)
     sites = {row.site for row in rows}
     if len(sites) > 1:
         notes.append(f"patient '{first.case_id}' has slides from several sites: counted as having none")
@@ -101,11 +106,14 @@ def _case(
 
 
 def _commonest(targets: list[Target], classes: tuple[str, ...]) -> Target:
-    """The most frequent target; among equals the later class, or the longest time."""
+    """The most frequent target; among equals the later class, or the longest time. Of numbers, the median."""
+    numbers = [target for target in targets if isinstance(target, float)]
+    if numbers:
+        return statistics.median(numbers)
     counts = Counter(targets)
 
     def rank(target: Target) -> tuple[int, float]:
-        return counts[target], target.time if isinstance(target, SurvivalTime) else classes.index(target)
+        return counts[target], target.time if isinstance(target, SurvivalTime) else classes.index(str(target))
 
     return max(targets, key=rank)
 
@@ -152,6 +160,15 @@ def _check_classes(
         raise table.header_fault(what, column, "Check that this is the label column")
 
 
+def _check_numbers(used: Sequence[Entry], table: Table, column: str, notes: list[str]) -> None:
+    values = {entry.target for entry in used}
+    if len(values) < 2:
+        what = f"all {len(used)} rows have the value {_said(used[0].target)}"
+        raise table.header_fault(what, column, f"Give a column whose numbers differ with {option('target')}")
+    if len(values) == 2 < len(used):
+        notes.append(f"column '{column}' has only two different numbers: is it a class?")
+
+
 def _note_zero_padding(groups: dict[str, list[Entry]], notes: list[str]) -> None:
     digits: dict[str, str] = {}
     for case_id in groups:
@@ -164,4 +181,6 @@ def _note_zero_padding(groups: dict[str, list[Entry]], notes: list[str]) -> None
 def _said(target: Target | None) -> str:
     if isinstance(target, SurvivalTime):
         return f"time {target.time:g}, {'event' if target.event else 'censored'}"
+    if isinstance(target, float):
+        return f"{target:g}"
     return f"class '{target}'"

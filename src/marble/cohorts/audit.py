@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -26,6 +27,7 @@ class Finding:
     what: str
     between: tuple[str, ...] = ()  # the parts concerned
     names: tuple[str, ...] = ()  # the patients or sites concerned, all of them
+    unknown_patients: bool = False  # nobody said whose slides these are
 
     def line(self) -> str:
         return f"{self.kind}: {self.what}" + (f": {', '.join(self.names)}" if self.names else "")
@@ -67,6 +69,11 @@ class Audit:
         """Whether any split lacks a test set, or does not fit the cohort."""
         return any(found.kind == "fault" for split in self.splits for found in split.findings)
 
+    @property
+    def unknown_patients(self) -> bool:
+        """Whether names in any split cannot be traced to patients, so that leaks would not be seen."""
+        return any(found.unknown_patients for split in self.splits for found in split.findings)
+
     def lines(self) -> list[str]:
         """The whole report, for printing."""
         lines = []
@@ -82,30 +89,42 @@ class Audit:
         return lines
 
 
-def audit(what: str | Path | Split | Sequence[Split], cohort: Cohort | None = None) -> Audit:
-    """Audit a split file, a folder of them, or splits. Without a cohort, TCGA barcodes say who the patients are."""
+def audit(
+    what: str | Path | Split | Sequence[Split],
+    cohort: Cohort | None = None,
+    *,
+    case_is_slide: bool = False,
+    contents: Mapping[str, str] | None = None,
+) -> Audit:
+    """Audit a split file, a folder of them, or splits.
+
+    Without a cohort, the file itself or TCGA barcodes say who the patients are; other names are a fault, unless
+    `case_is_slide` says that each is a patient. `contents` are hashes of the slides' files by slide id: one file under
+    two names is a leak, whatever the patients are called.
+    """
     if isinstance(what, str | Path):
         stated = load_split_files(what)
     else:
         stated = [_as_stated(split) for split in ([what] if isinstance(what, Split) else what)]
-    return Audit(tuple(_audit_one(split, cohort) for split in stated))
+    return Audit(tuple(_audit_one(split, cohort, case_is_slide, contents or {}) for split in stated))
 
 
 def _as_stated(split: Split) -> SplitFile:
-    members = {part: tuple(Member(name, 0) for name in names) for part, names in split.parts()}
+    members = {part: tuple(Member(name, 0, name) for name in names) for part, names in split.parts()}
     return SplitFile(split.scheme, split.repeat, split.scheme, split.seed, members)
 
 
-def _audit_one(split: SplitFile, cohort: Cohort | None) -> SplitAudit:
+def _audit_one(split: SplitFile, cohort: Cohort | None, case_is_slide: bool, contents: Mapping[str, str]) -> SplitAudit:
     resolve = _Patients(cohort)
     by_part = {part: {resolve(member.stands_for) for member in split.members[part]} for part in PARTS}
     findings = [
         *_shared_patients(by_part),
+        *_shared_contents(split, by_part, cohort, contents),
         *_spellings(split, resolve),
         *_repeated(split),
         *_empty_parts(split),
         *(_against_cohort(split, by_part, resolve, cohort) if cohort is not None else ()),
-        *_unknown_patients(by_part, cohort),
+        *(_unknown_patients(split) if cohort is None and not case_is_slide else ()),
         *_shared_sites(by_part, cohort),
     ]
     sizes = {part: _size(split.members[part], by_part[part], cohort) for part in PARTS}
@@ -131,6 +150,22 @@ def _shared_patients(by_part: dict[str, set[str]]) -> Iterable[Finding]:
         shared = sorted(by_part[one] & by_part[other])
         if shared:
             yield Finding("leak", f"{_count(shared, 'patient')} in both {one} and {other}", (one, other), tuple(shared))
+
+
+def _shared_contents(
+    split: SplitFile, by_part: dict[str, set[str]], cohort: Cohort | None, contents: Mapping[str, str]
+) -> Iterable[Finding]:
+    """Slides of two parts that are the same file."""
+    slides = {part: {slide_id_of(member.name) for member in split.members[part]} for part in PARTS}
+    if cohort is not None:
+        for part, patients in by_part.items():
+            slides[part] |= {slide for name in patients if name in cohort for slide in cohort.case(name).slides}
+    for one, other in combinations(PARTS, 2):
+        there = {contents[slide]: slide for slide in sorted(slides[other]) if slide in contents}
+        pairs = [(slide, there[contents[slide]]) for slide in sorted(slides[one]) if contents.get(slide) in there]
+        same = tuple(f"{slide} = {twin}" for slide, twin in pairs if slide != twin)
+        if same:
+            yield Finding("leak", f"{_count(same, 'slide')} of {one} and {other} from one file", (one, other), same)
 
 
 def _spellings(split: SplitFile, resolve: _Patients) -> Iterable[Finding]:
@@ -191,13 +226,15 @@ def _against_cohort(
         yield Finding("fault", f"{_count(uncovered, 'patient')} of {cohort.name} in no part", (), tuple(uncovered))
 
 
-def _unknown_patients(by_part: dict[str, set[str]], cohort: Cohort | None) -> Iterable[Finding]:
-    if cohort is not None:
-        return
-    names = [name for part in by_part.values() for name in part if tcga_patient(name) is None]
+def _unknown_patients(split: SplitFile) -> Iterable[Finding]:
+    unsaid = {slide_id_of(member.name) for _, member in split.all() if member.patient is None}
+    names = sorted(name for name in unsaid if tcga_patient(name) is None)
     if names:
-        what = f"{len(names)} names are no TCGA barcodes and count as a patient each: give the cohort to know better"
-        yield Finding("note", what)
+        what = (
+            f"whose slides {_count(names, 'name')} may be is not known, so leaks would not be seen: give the "
+            "cohort table too, or say --case-is-slide if each is another patient"
+        )
+        yield Finding("fault", what, unknown_patients=True)
 
 
 def _shared_sites(by_part: dict[str, set[str]], cohort: Cohort | None) -> Iterable[Finding]:
@@ -227,6 +264,9 @@ def _size(members: Sequence[Member], patients: set[str], cohort: Cohort | None) 
     if cohort.task == "survival":
         events = sum(isinstance(target, SurvivalTime) and target.event for target in targets)
         return f"{text}; {events} events, {len(targets) - events} censored"
+    if cohort.task == "regression":
+        numbers = [target for target in targets if isinstance(target, float)]
+        return f"{text}; median {statistics.median(numbers):g}" if numbers else text
     counts = Counter(targets)
     return f"{text}; " + ", ".join(f"{name} {counts[name]}" for name in cohort.classes)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from marble.files import sha256_bytes
 from marble.specs import canonical_json
 from marble.targets import SurvivalTime, Target
 
-TaskName = Literal["classification", "survival"]
+TaskName = Literal["classification", "survival", "regression"]
 ScoredBy = Literal["case", "slide"]
 
 
@@ -22,7 +24,7 @@ class Case:
     """One patient.
 
     In a cohort scored by slide, slides of one patient may have targets of their own (`slide_targets`); `target` is
-    then the commonest of them.
+    then the commonest of them; of numbers, the median.
     """
 
     case_id: str
@@ -51,6 +53,8 @@ class Excluded:
 
     name: str
     reason: str
+    row: int | None = None  # of the table
+    slides: int = 1  # that are left out with it
 
 
 @dataclass(frozen=True)
@@ -118,12 +122,16 @@ class Cohort:
         """A few lines for the terminal: sizes, targets, exclusions, and what the reader noticed."""
         lines = [f"{self.name}: {self.task}, {len(self.cases)} cases, {len(self.slides())} slides"]
         lines.append(f"scored by {self.scored_by}, split by case")
-        lines += self._survival_lines() if self.task == "survival" else self._class_lines()
+        lines += {
+            "classification": self._class_lines, "survival": self._survival_lines, "regression": self._number_lines
+        }[self.task]()  # fmt: skip
         sites = {case.site for case in self.cases if case.site is not None}
         if sites:
             lines.append(f"sites: {len(sites)}")
-        reasons = Counter(item.reason for item in self.excluded)
-        lines += [f"excluded: {count} ({reason})" for reason, count in sorted(reasons.items())]
+        reasons: dict[str, list[Excluded]] = {}
+        for item in self.excluded:
+            reasons.setdefault(item.reason, []).append(item)
+        lines += [f"excluded: {len(items)} ({reason}){_rows(items)}" for reason, items in sorted(reasons.items())]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -149,6 +157,12 @@ class Cohort:
         counts = Counter(unit.target for unit in self.units())
         return [f"class {name}: {counts[name]}" for name in self.classes]
 
+    def _number_lines(self) -> list[str]:
+        values = sorted(unit.target for unit in self.units() if isinstance(unit.target, float))
+        quartiles = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+        points = (values[0], *quartiles, values[-1])
+        return ["values: min, quartiles, max: " + ", ".join(f"{value:g}" for value in points)]
+
     def _check_case(self, case: Case) -> None:
         if not case.case_id or not case.slides:
             what = f"case '{case.case_id}' has no slide" if case.case_id else "a case without an id"
@@ -163,8 +177,8 @@ class Cohort:
             raise self._fault(what, "Give the patient one target, or score by slide")
 
     def _check_target(self, case_id: str, target: Target) -> None:
-        if isinstance(target, SurvivalTime) != (self.task == "survival"):
-            wanted = "a time and an event" if self.task == "survival" else "a class"
+        kind, wanted = _KINDS[self.task]
+        if not isinstance(target, kind) or (isinstance(target, float) and not math.isfinite(target)):
             raise self._fault(f"case '{case_id}' needs {wanted}, not {target!r}", "Check the task of the cohort")
         if isinstance(target, str) and target not in self.classes:
             what = f"case '{case_id}' has class '{target}', not one of {', '.join(self.classes)}"
@@ -177,6 +191,20 @@ class Cohort:
 
     def _fault(self, what: str, hint: str) -> TableError:
         return TableError(what, where=self.source or self.name, hint=hint)
+
+
+#: the type of a task's target, and the words for it
+_KINDS: dict[TaskName, tuple[type, str]] = {
+    "classification": (str, "a class"),
+    "survival": (SurvivalTime, "a time and an event"),
+    "regression": (float, "a finite number"),
+}
+
+
+def _rows(items: Sequence[Excluded], limit: int = 20) -> str:
+    rows = [str(item.row) for item in items if item.row is not None]
+    more = f" and {len(rows) - limit} more" if len(rows) > limit else ""
+    return f": row{'' if len(rows) == 1 else 's'} {', '.join(rows[:limit])}{more}" if rows else ""
 
 
 def median_follow_up(outcomes: Sequence[SurvivalTime]) -> float | None:

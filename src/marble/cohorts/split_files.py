@@ -14,14 +14,14 @@ from typing import Any
 
 from marble import files
 from marble.cohorts.cohort import Cohort
-from marble.cohorts.families import CASE_COLUMNS, SLIDE_COLUMNS, fold_columns
+from marble.cohorts.families import case_column, fold_columns, slide_column
 from marble.cohorts.splits import PARTS, Split, with_validation
 from marble.errors import IntegrityError, MarbleError, SplitError, TableError
-from marble.identifiers import slide_id_of, spelling_key, tcga_patient
+from marble.identifiers import normal, slide_id_of, spelling_key, tcga_patient
 from marble.tabular import Row, Table, csv_text, read_table, safe_cell
 
 FORMAT = "marble-split-1"
-_SPLIT_COLUMNS = ("split", "Split", "Data Split")
+_SPLIT_COLUMNS = ("split", "data_split")
 _PART_NAMES = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val",
     "test": "test", "testing": "test",
@@ -95,7 +95,7 @@ def read_splits(
         split = _by_patient(file, cohort, drop_unknown)
         if val_as_test:
             if split.test:
-                hint = "Leave out val_as_test"
+                hint = "Leave out `val_as_test` in the experiment's split"
                 raise SplitError("the split has a test part already", where=file.source, hint=hint)
             split = split.model_copy(update={"val": (), "test": split.val})
         if val_share is not None:
@@ -120,7 +120,7 @@ def patient_of(name: str, cohort: Cohort | None) -> str:
     """The patient a name in a split file stands for."""
     plain = slide_id_of(name)
     if cohort is not None:
-        for candidate in (name, name.strip(), plain):
+        for candidate in (name, normal(name), plain):
             if candidate in cohort:
                 return candidate
             if cohort.has_slide(candidate):
@@ -179,7 +179,7 @@ def _load(path: Path) -> list[SplitFile]:
         return [_load_column(table, fold, i, "patho-bench") for i, fold in enumerate(folds)]
     if "train" in columns and ("val" in columns or "test" in columns):
         return [_load_clam(table, path)]
-    split_column = next((name for name in _SPLIT_COLUMNS if name in columns), None)
+    split_column = next((column for name in _SPLIT_COLUMNS if (column := table.named(name)) is not None), None)
     if split_column is not None:
         return [_load_column(table, split_column, 0, _scheme(path.stem))]
     hint = "Known are CLAM's train,val,test columns, fold_0 ... columns, a split column, STAMP's splits.json"
@@ -241,8 +241,7 @@ def _load_flags(table: Table, parts: list[str]) -> dict[str, tuple[Member, ...]]
 
 
 def _load_column(table: Table, column: str, number: int, scheme: str) -> SplitFile:
-    slide = next((name for name in SLIDE_COLUMNS if name in table), None)
-    case = next((name for name in CASE_COLUMNS if name in table), None)
+    slide, case = slide_column(table), case_column(table)
     name_column = slide or case
     if name_column is None:
         where = f"{table.source}, row {table.header_line}, column 'slide_id'"
@@ -275,7 +274,7 @@ def _load_json(path: Path) -> list[SplitFile]:
         raise SplitError(f"not readable as JSON: {error}", where=path, hint="Give a split file") from None
     if isinstance(content, dict) and content.get("format") == FORMAT:
         split = _own(content, str(path))
-        members = {part: tuple(Member(name, 0) for name in names) for part, names in split.parts()}
+        members = {part: tuple(Member(name, 0, name) for name in names) for part, names in split.parts()}
         return [SplitFile(str(path), split.repeat, split.scheme, split.seed, members)]
     if isinstance(content, dict) and isinstance(content.get("splits"), list):
         return [_stamp(entry, i, path) for i, entry in enumerate(content["splits"])]
@@ -292,7 +291,7 @@ def _stamp(entry: Any, number: int, path: Path) -> SplitFile:
             raise SplitError(
                 "not a list of patient ids as text", where=where, hint='Write ids in quotes, as in ["001"]'
             )
-        members[part] = tuple(Member(name, 0) for name in names)
+        members[part] = tuple(Member(name, 0, name) for name in names)
     if not members["train"]:
         raise SplitError("no training patients", where=f"{path}, splits[{number}].train_patients", hint="List them")
     return SplitFile(str(path), number, "stamp", 0, members)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -23,6 +23,7 @@ from marble.targets import SurvivalTime, Target
 
 PARTS = ("train", "val", "test")
 _TIME_BINS = 3
+_NUMBER_BINS = 5
 
 
 class Split(Spec):
@@ -66,7 +67,11 @@ class Split(Spec):
             unknown = [patient for patient in patients if patient not in cohort]
             if unknown:
                 what = f"{len(unknown)} patients of {part} are not in cohort '{cohort.name}': {_some(unknown)}"
-                raise SplitError(what, where=where, hint="Check the cohort table, or pass drop_unknown=True")
+                raise SplitError(
+                    what,
+                    where=where,
+                    hint="Check the cohort table, or say `drop_unknown = true` in the experiment's split",
+                )
         placed = {patient for _, patients in self.parts() for patient in patients}
         missing = [case.case_id for case in cohort.cases if case.case_id not in placed]
         if missing:
@@ -76,8 +81,8 @@ class Split(Spec):
 
 _HINTS = {
     "train": "Give patients to train on",
-    "val": "Take a share of train for validation with val_share=0.1",
-    "test": "Test on the file's validation part (val_as_test=True), and validate on a share of train (val_share=0.1)",
+    "val": "Take a share of train for validation: `val_share = 0.1` in the experiment's split",
+    "test": "Test on the files' validation part: `val_as_test = true` and `val_share = 0.1` in the experiment's split",
 }
 
 
@@ -88,7 +93,7 @@ def holdout(
     seed: int = 0,
     by_site: bool = False,
 ) -> list[Split]:
-    """Independent random splits into train, validation and test, stratified by class, or by event and time."""
+    """Independent random splits into train, validation and test; see `_strata` for what is kept in balance."""
     if len(fractions) != 3 or min(fractions) <= 0 or not math.isclose(sum(fractions), 1):
         raise SplitError(f"fractions {fractions} are not three shares that sum to 1", hint="For example 0.8 0.1 0.1")
     if repeats < 1:
@@ -155,9 +160,10 @@ def _deal_patients(
 
 def _deal_cases(cases: list[Case], fractions: Sequence[float], draw: str) -> list[tuple[str, ...]]:
     """Patients into parts; in every stratum each part gets its exact share, rounded down or up."""
+    stratum_of = _strata(cases, len(fractions))
     strata: dict[str, list[Case]] = {}
     for case in cases:
-        strata.setdefault(_stratum(case.target), []).append(case)
+        strata.setdefault(stratum_of(case.target), []).append(case)
     owed = [0.0] * len(fractions)  # how many patients each part is short of its exact share so far
     parts: list[list[str]] = [[] for _ in fractions]
     for name in sorted(strata, key=lambda name: (-len(strata[name]), _lot(draw, name))):
@@ -219,7 +225,8 @@ def _deal_groups(
     groups: dict[str, list[Case]], fractions: Sequence[float], draw: str, scored_by: ScoredBy
 ) -> list[tuple[str, ...]]:
     """Whole groups into parts, so that every stratum comes as close to its shares as it can."""
-    held = {name: _count(cases, scored_by) for name, cases in groups.items()}
+    stratum_of = _strata([case for cases in groups.values() for case in cases], len(fractions))
+    held = {name: _count(cases, scored_by, stratum_of) for name, cases in groups.items()}
     strata = sorted(set().union(*held.values()))
     # Groups of about the same size (same power of two) are drawn by lot, so that repeats differ.
     order = sorted(groups, key=lambda name: (-held[name].total().bit_length(), _lot(draw, name)))
@@ -230,17 +237,29 @@ def _deal_groups(
     return [tuple(sorted(part)) for part in parts]
 
 
-def _count(cases: list[Case], scored_by: ScoredBy) -> Counter[str]:
+def _count(cases: list[Case], scored_by: ScoredBy, stratum_of: Callable[[Target], str]) -> Counter[str]:
     """How many patients of each stratum; or how many slides, if slides are scored."""
     if scored_by == "case":
-        return Counter(_stratum(case.target) for case in cases)
-    return Counter(_stratum(case.target_of(slide)) for case in cases for slide in case.slides)
+        return Counter(stratum_of(case.target) for case in cases)
+    return Counter(stratum_of(case.target_of(slide)) for case in cases for slide in case.slides)
 
 
-def _stratum(target: Target) -> str:
-    if isinstance(target, SurvivalTime):
-        return "event" if target.event else "censored"
-    return target
+def _strata(cases: list[Case], parts: int) -> Callable[[Target], str]:
+    """What parts are balanced by: the class; the event (then time, in thirds); or the quantile of a number.
+
+    Numbers are cut into fifths, or fewer if there are not enough patients for each part to get some of every fifth.
+    Equal numbers are never cut apart.
+    """
+    numbers = [case.target for case in cases if isinstance(case.target, float)]
+    bins = max(1, min(_NUMBER_BINS, len(numbers) // parts))
+    edges = np.quantile(numbers, np.arange(1, bins) / bins) if numbers else np.empty(0)
+
+    def stratum(target: Target) -> str:
+        if isinstance(target, SurvivalTime):
+            return "event" if target.event else "censored"
+        return f"quantile {np.searchsorted(edges, target, side='right')}" if isinstance(target, float) else target
+
+    return stratum
 
 
 def _time(case: Case) -> float:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from marble.cohorts.assemble import Entry, assemble
 from marble.cohorts.cohort import Cohort, Excluded, ScoredBy, TaskName
 from marble.cohorts.families import (
-    CASE_COLUMNS,
-    SLIDE_COLUMNS,
     ColumnChoices,
     EventCoding,
-    TableLayout,
+    case_column,
     find_layout,
+    listing,
     no_slides,
+    option,
+    slide_column,
 )
-from marble.cohorts.fields import read_event, read_id, read_label, read_time
+from marble.cohorts.fields import MISSING, missing_key
+from marble.cohorts.reading import Reading, contradicts_patients
 from marble.errors import TableError
-from marble.identifiers import slide_id_of, tcga_patient, tcga_site
+from marble.identifiers import normal, slide_id_of, spelling_key, tcga_patient
 from marble.specs import unknown_choice
 from marble.tabular import Row, Table, read_table
-from marble.targets import SurvivalTime, Target
+from marble.targets import Target
 
 Drop = Literal["missing", "other"]
 
@@ -36,10 +36,13 @@ def read_cohort(
     task: TaskName | None = None,
     label: str | None = None,
     classes: Sequence[str] | None = None,
+    keep_as_class: Sequence[str] = (),
+    target: str | None = None,
     time: str | None = None,
     event: str | None = None,
     event_coding: EventCoding | None = None,
     case: str | None = None,
+    case_is_slide: bool = False,
     slide: str | None = None,
     site: str | None = None,
     slide_table: str | Path | None = None,
@@ -52,13 +55,16 @@ def read_cohort(
 
     Args:
         path: CSV, TSV or semicolon table; may be gzipped or alone in a zip archive.
-        task: what to predict, where the table has both a label and a survival time.
+        task: what to predict, where the table has both a label and a survival time; a number must be asked for.
         label: the column of the class.
         classes: the classes and their order; default: all that occur, sorted.
+        keep_as_class: words such as `None` or `unknown` that are a class here; otherwise they mean a missing value.
+        target: the column of the number, for regression.
         time: the column of the time under observation.
         event: the column of the event.
         event_coding: what 1 means in the event column; needed unless the format fixes it or the cells are words.
         case: the column of the patient.
+        case_is_slide: every slide is of another patient; without this a table needs a patient column.
         slide: the column of the slide.
         site: the column of the hospital; TCGA barcodes say it themselves.
         slide_table: a second table with patient and slide columns, for clinical tables without slides.
@@ -67,14 +73,24 @@ def read_cohort(
         drop: leave out, and count, rows without a target ("missing") or of a class not in `classes` ("other").
         name: how the cohort is called; default: the file's name.
     """
-    _check_choices(str(path), task, scored_by, event_coding, drop, classes)
+    _check_choices(str(path), task, scored_by, event_coding, drop, classes, keep_as_class)
     table = read_table(path)
-    layout = find_layout(table, ColumnChoices(task, case, slide, site, label, time, event))
-    coding = event_coding or layout.coding
-    reading = _Reading(table, layout, coding, tuple(drop), None if classes is None else set(classes))
+    layout = find_layout(table, ColumnChoices(task, case, slide, site, label, time, event, target))
+    known = None if classes is None else tuple(normal(one) for one in classes)
+    reading = Reading(
+        table,
+        layout,
+        coding=event_coding or layout.coding,
+        drop=tuple(drop),
+        classes=None if known is None else frozenset(known),
+        keep=frozenset(map(missing_key, keep_as_class)),
+        case_is_slide=case_is_slide,
+    )
+    if case_is_slide and layout.case is not None:
+        raise contradicts_patients(table, layout.case)
     if layout.slide is not None:
         if slide_table is not None or slides is not None:
-            hint = "Leave out slide_table= and slides="
+            hint = f"Leave out {option('slide_table')}"
             raise table.header_fault("the table names the slides itself", layout.slide, hint)
         entries = _read_slide_rows(reading)
     elif slide_table is not None:
@@ -83,14 +99,15 @@ def read_cohort(
         entries = _join_names(reading, slides)
     else:
         raise no_slides(table)
+    reading.check_missing()
     return assemble(
         entries,
         name=name or cohort_name(path),
         table=table,
         layout=layout,
-        classes=None if classes is None else tuple(classes),
+        classes=known,
         scored_by=scored_by,
-        notes=_notes(reading, event_coding),
+        notes=reading.notes(event_coding),
         excluded=reading.excluded,
     )
 
@@ -100,157 +117,81 @@ def cohort_name(path: str | Path) -> str:
     return re.sub(r"(\.(csv|tsv|txt|zip|gz))+$", "", Path(path).name, flags=re.IGNORECASE)
 
 
-@dataclass
-class _Reading:
-    """One pass over a table: its layout, and what was noticed on the way."""
-
-    table: Table
-    layout: TableLayout
-    coding: EventCoding | None
-    drop: tuple[Drop, ...]
-    classes: set[str] | None
-
-    def __post_init__(self) -> None:
-        self.excluded: list[Excluded] = []
-        self.noticed: Counter[str] = Counter()
-
-    def target(self, row: Row, name: str) -> Target | None:
-        """The target of a row, or None (counted) where the row is to be left out."""
-        found, column = self._parse(row)
-        if found is None:
-            if "missing" not in self.drop:
-                hint = 'Fill it in, remove the row, or leave such rows out with drop=("missing",)'
-                raise self.table.fault(row, column, f"no value for '{name}'", hint)
-            self.excluded.append(Excluded(name, f"no {column}"))
-        elif isinstance(found, str) and self.classes is not None and found not in self.classes:
-            if "other" not in self.drop:
-                what = unknown_choice("class", found, sorted(self.classes))
-                hint = 'Add it to classes=, or leave such rows out with drop=("other",)'
-                raise self.table.fault(row, column, what, hint)
-            self.excluded.append(Excluded(name, f"class {found} is not one of the classes"))
-            return None
-        return found
-
-    def _parse(self, row: Row) -> tuple[Target | None, str]:
-        layout = self.layout
-        if layout.task == "classification":
-            assert layout.label is not None
-            return read_label(self.table, row, layout.label), layout.label
-        assert layout.time is not None
-        assert layout.event is not None
-        time = read_time(self.table, row, layout.time)
-        event = read_event(self.table, row, layout.event, self.coding)
-        if time is None or event is None:
-            return None, layout.time if time is None else layout.event
-        return SurvivalTime(time, event), layout.time
-
-    def case_id(self, table: Table, row: Row, column: str | None, slide_id: str | None) -> str:
-        """The patient of a row: the cell, cut to the patient part of a TCGA barcode; or from the slide's barcode."""
-        from_slide = None if slide_id is None else tcga_patient(slide_id)
-        if column is None or (from_slide is not None and not table.cell(row, column)):
-            if from_slide is not None:
-                self.noticed["patient taken from the slide's TCGA barcode"] += 1
-                return from_slide
-            assert slide_id is not None
-            self.noticed["no patient id: the slide counts as a patient, so one patient's slides may part"] += 1
-            return slide_id
-        text = read_id(table, row, column)
-        patient = tcga_patient(text)
-        if patient is not None and patient != text:
-            self.noticed["case id is a longer TCGA barcode: cut to the patient, its first 12 characters"] += 1
-        if patient is not None and from_slide is not None and patient.casefold() != from_slide.casefold():
-            what = f"patient {patient} has slide '{slide_id}' of patient {from_slide}"
-            raise table.fault(row, column, what, "Check whether rows were shifted against each other")
-        return patient or text
-
-    def site(self, row: Row, case_id: str) -> str | None:
-        barcode = tcga_site(case_id)
-        column = self.layout.site
-        given = self.table.cell(row, column) if column is not None else ""
-        if barcode is not None:
-            if given and given != barcode:
-                self.noticed[f"column '{column}' differs from the TCGA barcode's site, which is used"] += 1
-            return barcode
-        return given or None
-
-
-def _read_slide_rows(reading: _Reading) -> list[Entry]:
+def _read_slide_rows(reading: Reading) -> list[Entry]:
     table, layout = reading.table, reading.layout
     assert layout.slide is not None
     entries = []
     for row in table.rows:
-        slide_id = slide_id_of(read_id(table, row, layout.slide))
+        slide_id = reading.slide_id(table, row, layout.slide)
         case_id = reading.case_id(table, row, layout.case, slide_id)
         target = reading.target(row, slide_id)
         entries.append(Entry(table, row, layout.slide, case_id, slide_id, target, reading.site(row, case_id)))
     return entries
 
 
-def _read_patients(reading: _Reading) -> dict[str, tuple[Row, Target | None]]:
+#: a patient of a clinical table, by the key of its spelling: the id as written there, its row and its target
+Patients = dict[str, tuple[str, Row, Target | None]]
+
+
+def _read_patients(reading: Reading) -> Patients:
     table, column = reading.table, reading.layout.case
     assert column is not None
-    patients: dict[str, tuple[Row, Target | None]] = {}
+    patients: Patients = {}
     for row in table.rows:
         case_id = reading.case_id(table, row, column, None)
-        if case_id in patients:
-            what = f"patient '{case_id}' is already in row {patients[case_id][0].line}"
+        before = patients.get(spelling_key(case_id))
+        if before is not None:
+            what = f"patient '{case_id}' is already in row {before[1].line}"
             raise table.fault(row, column, what, "Keep one row per patient")
-        patients[case_id] = (row, reading.target(row, case_id))
+        patients[spelling_key(case_id)] = (case_id, row, reading.target(row, case_id))
     return patients
 
 
-def _join_table(reading: _Reading, other: Table) -> list[Entry]:
+def _join_table(reading: Reading, other: Table) -> list[Entry]:
     """Patients of the clinical table with the slides of a slide table; neither side loses a row uncounted."""
     patients = _read_patients(reading)
-    links = _slide_table_columns(other)
+    case, slide = case_column(other), slide_column(other)
+    if slide is None:
+        hint = f"Name the slide column slide_id; columns here: {listing(other)}"
+        raise other.header_fault("the slide table has no slide column", "slide_id", hint)
     pairs = []
     for row in other.rows:
-        slide_id = slide_id_of(read_id(other, row, links[1]))
-        pairs.append((other, row, links[1], reading.case_id(other, row, links[0], slide_id), slide_id))
+        slide_id = reading.slide_id(other, row, slide)
+        pairs.append((other, row, slide, reading.case_id(other, row, case, slide_id), slide_id))
     return _joined(reading, patients, pairs)
 
 
-def _join_names(reading: _Reading, slides: Iterable[str]) -> list[Entry]:
+def _join_names(reading: Reading, slides: Iterable[str]) -> list[Entry]:
     patients = _read_patients(reading)
     anchor = reading.table.rows[0]
     pairs = []
     for name in slides:
         slide_id = slide_id_of(name)
-        case_id = slide_id if slide_id in patients else tcga_patient(slide_id) or slide_id
-        row = patients[case_id][0] if case_id in patients else anchor
-        pairs.append((reading.table, row, reading.layout.case or "", case_id, slide_id))
+        case_id = slide_id if spelling_key(slide_id) in patients else tcga_patient(slide_id) or slide_id
+        found = patients.get(spelling_key(case_id))
+        pairs.append((reading.table, found[1] if found else anchor, reading.layout.case or "", case_id, slide_id))
     return _joined(reading, patients, pairs)
 
 
-def _joined(
-    reading: _Reading,
-    patients: dict[str, tuple[Row, Target | None]],
-    pairs: list[tuple[Table, Row, str, str, str]],
-) -> list[Entry]:
+def _joined(reading: Reading, patients: Patients, pairs: list[tuple[Table, Row, str, str, str]]) -> list[Entry]:
     entries = []
     with_slides = set()
     for table, row, column, case_id, slide_id in pairs:
-        if case_id not in patients:
+        found = patients.get(spelling_key(case_id))
+        if found is None:
             reading.excluded.append(Excluded(slide_id, "patient is not in the clinical table"))
             continue
-        with_slides.add(case_id)
-        home, target = patients[case_id]
-        entries.append(Entry(table, row, column, case_id, slide_id, target, reading.site(home, case_id)))
+        written, home, target = found
+        if written != case_id:
+            reading.noticed[f"patient '{case_id}' is '{written}' in the clinical table, which is used"] += 1
+        with_slides.add(written)
+        entries.append(Entry(table, row, column, written, slide_id, target, reading.site(home, written)))
     reading.excluded += [
-        Excluded(case_id, "patient has no slide")
-        for case_id, (_, target) in patients.items()
+        Excluded(case_id, "patient has no slide", slides=0)
+        for case_id, _, target in patients.values()
         if case_id not in with_slides and target is not None
     ]
     return entries
-
-
-def _slide_table_columns(table: Table) -> tuple[str | None, str]:
-    """The patient and slide columns of a table that has no target."""
-    slide = next((name for name in SLIDE_COLUMNS if name in table), None)
-    if slide is None:
-        hint = f"Name the slide column one of {', '.join(SLIDE_COLUMNS)}"
-        raise table.header_fault("the slide table has no slide column", "slide_id", hint)
-    return next((name for name in CASE_COLUMNS if name in table), None), slide
 
 
 def _check_choices(
@@ -260,9 +201,10 @@ def _check_choices(
     event_coding: str | None,
     drop: Sequence[str],
     classes: Sequence[str] | None,
+    keep_as_class: Sequence[str],
 ) -> None:
     checks: list[tuple[str, Sequence[str | None], list[str]]] = [
-        ("task", [task], ["classification", "survival"]),
+        ("task", [task], ["classification", "survival", "regression"]),
         ("scored_by", [scored_by], ["case", "slide"]),
         ("event_coding", [event_coding], ["1=event", "1=censored"]),
         ("drop", drop, ["missing", "other"]),
@@ -274,11 +216,7 @@ def _check_choices(
     if classes is not None and (isinstance(classes, str) or len(set(classes)) != len(classes) or len(classes) < 2):
         what = f"classes {classes!r} are not two or more different names"
         raise TableError(what, where=source, hint="Give each class once")
-
-
-def _notes(reading: _Reading, given: EventCoding | None) -> list[str]:
-    notes = [f"{text} ({count} rows)" for text, count in reading.noticed.items()]
-    known = reading.layout.coding
-    if given is not None and known is not None and given != known:
-        notes.append(f"event coding declared as {given}, although column '{reading.layout.event}' usually is {known}")
-    return notes
+    for word in [keep_as_class] if isinstance(keep_as_class, str) else keep_as_class:
+        if missing_key(word) not in MISSING or not missing_key(word):
+            what = f"'{word}' is no word for a missing value, so it is a class anyway"
+            raise TableError(what, where=source, hint=f"Leave it out of {option('keep_as_class')}")

@@ -1,7 +1,8 @@
-"""Where work runs: in this process, in processes of this machine, on a cluster."""
+"""Where work runs: in this process, in processes of this machine, on a cluster; and who holds a folder."""
 
-from marble.compute.executor import Done, Executor, Failed, describe
+from marble.compute.executor import Done, Executor, Failed, describe, heard_by, tell
 from marble.compute.inline import Inline
+from marble.compute.limits import Limits
 from marble.compute.processes import Processes
 
-__all__ = ["Done", "Executor", "Failed", "Inline", "Processes", "describe"]
+__all__ = ["Done", "Executor", "Failed", "Inline", "Limits", "Processes", "describe", "heard_by", "tell"]

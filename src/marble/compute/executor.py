@@ -7,8 +7,9 @@ not by an exception, not by a worker that is killed, not by one that hangs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from marble.errors import MarbleError
 
@@ -33,6 +34,27 @@ class Failed(Generic[Item]):
     trace: str = field(default="", repr=False)
 
 
+#: hears what an item under way tells; set by whatever runs it
+_listener: Callable[[Any], None] | None = None
+
+
+def tell(news: Any) -> None:
+    """Say from inside an item how far it is; an executor that does not care drops it."""
+    if _listener is not None:
+        _listener(news)
+
+
+@contextmanager
+def heard_by(listener: Callable[[Any], None] | None) -> Iterator[None]:
+    """Within this block, `tell` reaches `listener`."""
+    global _listener  # noqa: PLW0603  one item at a time in a process; a context variable would not reach its threads
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
+
+
 class Executor(Protocol):
     """Runs a top-level function over items; order-free; a failure belongs to its item."""
 
@@ -43,4 +65,8 @@ class Executor(Protocol):
 
 def describe(error: BaseException) -> str:
     """One line for a status table: our own messages as they are, others with their type."""
-    return str(error) if isinstance(error, MarbleError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, MarbleError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "needs more memory than its worker may use; if the slide is sound, allow more"
+    return f"{type(error).__name__}: {error}"

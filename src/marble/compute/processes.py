@@ -3,36 +3,57 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Literal
 
 from marble.compute.executor import Done, Failed, Item, Result, describe
+from marble.compute.limits import Limits
+from marble.compute.worker import ANSWER, NEWS, serve
 from marble.errors import InputError
+
+#: ends of a worker that another try would only repeat: out of processor time
+_FINAL = frozenset({-signal.SIGXCPU} if hasattr(signal, "SIGXCPU") else ())
 
 
 @dataclass(frozen=True)
 class Processes:
     """Run items in `workers` spawned processes.
 
-    A worker that dies (a decoder's segmentation fault, the out-of-memory killer) or exceeds `timeout_s` costs only its
+    A worker that dies (a decoder's segmentation fault, the out-of-memory killer) or passes its limits costs only its
     item: the item is tried once more in a fresh worker if the worker died, and then reported as failed.
+
+    Args:
+        workers: how many run side by side.
+        timeout_s: time for one item; the same as `Limits.timeout_s`.
+        retries: how often an item is tried again whose worker died.
+        threads_per_worker: what OpenMP is told.
+        limits: what a worker may use.
+        prepare: called in a new worker before its memory is limited, for example to load weights.
+        on_news: hears (item, news) of what items tell while they run.
     """
 
     workers: int
     timeout_s: float | None = None
     retries: int = 1
     threads_per_worker: int = 1
+    limits: Limits = field(default_factory=Limits)
+    prepare: Callable[[], object] | None = None
+    on_news: Callable[[Any, Any], None] | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise InputError(f"workers must be at least 1, got {self.workers}")
+
+    @property
+    def _clocks(self) -> tuple[float | None, float | None]:
+        """Seconds that an item, and its silence, may last."""
+        return self.limits.timeout_s if self.timeout_s is None else self.timeout_s, self.limits.stall_s
 
     def map(self, fn: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Done[Item, Result] | Failed[Item]]:
         waiting: deque[tuple[Item, int]] = deque((item, 0) for item in items)
@@ -40,12 +61,19 @@ class Processes:
         try:
             while waiting or busy:
                 while waiting and len(busy) < self.workers:
-                    busy.append(self._start(fn, *waiting.popleft()))
-                for worker in self._ended(busy):
+                    item, tries = waiting.popleft()
+                    started = self._start(fn, item, tries)
+                    if isinstance(started, Failed):
+                        yield started
+                    else:
+                        busy.append(started)
+                for worker in self._moved(busy):
                     outcome = self._collect(worker, waiting)
                     if outcome is not None:
                         yield outcome
-                    if waiting and worker.process.is_alive():
+                    if worker.state == "working":
+                        continue
+                    if waiting and worker.state == "free" and not self._is_spent(worker):
                         worker.give(*waiting.popleft())
                     else:
                         busy.remove(worker)
@@ -54,51 +82,98 @@ class Processes:
             for worker in busy:
                 worker.kill()
 
-    def _start(self, fn: Callable[[Any], Any], item: Any, tries: int) -> _Worker:
+    def _is_spent(self, worker: _Worker) -> bool:
+        return not worker.process.is_alive() or (self.limits.items is not None and worker.done >= self.limits.items)
+
+    def _start(self, fn: Callable[[Any], Any], item: Any, tries: int) -> _Worker | Failed[Any]:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(fn, theirs, self.threads_per_worker), daemon=True)
-        process.start()
-        theirs.close()
+        arguments = (fn, self.prepare, theirs, self.threads_per_worker, self.limits)
+        process = context.Process(target=serve, args=arguments, daemon=True)
+        try:
+            process.start()
+        except OSError as error:  # no memory or no process left: the batch goes on with what it has
+            ours.close()
+            return Failed(item, f"no worker could be started: {describe(error)}")
+        finally:
+            theirs.close()
         worker = _Worker(process, ours)
         worker.give(item, tries)
         return worker
 
-    def _ended(self, busy: list[_Worker]) -> list[_Worker]:
-        """Wait until a worker has answered, died, or run out of time."""
-        left = None
-        if self.timeout_s is not None:
-            left = max(0.0, min(worker.began for worker in busy) + self.timeout_s - time.monotonic())
+    def _moved(self, busy: list[_Worker]) -> list[_Worker]:
+        """Wait until a worker has said something, died, or run out of time."""
+        ends = [end for worker in busy for end in worker.ends(*self._clocks)]
+        left = max(0.0, min(ends) - time.monotonic()) if ends else None
         ready = set(wait([worker.pipe for worker in busy], timeout=left))
+        return [w for w in busy if w.pipe in ready or self._late(w) is not None]
+
+    def _late(self, worker: _Worker) -> str | None:
         now = time.monotonic()
-        late = [w for w in busy if self.timeout_s is not None and now - w.began >= self.timeout_s]
-        return [w for w in busy if w.pipe in ready or w in late]
+        whole, silence = self._clocks
+        if whole is not None and now - worker.began >= whole:
+            return f"no answer within {whole:g} s; its worker was stopped"
+        if silence is not None and now - worker.heard >= silence:
+            return f"nothing moved for {silence:g} s; its worker was stopped"
+        return None
 
     def _collect(self, worker: _Worker, waiting: deque[tuple[Any, int]]) -> Done[Any, Any] | Failed[Any] | None:
-        if not worker.pipe.poll():
-            worker.kill()
-            return Failed(worker.item, f"no answer within {self.timeout_s:g} s; its worker was stopped")
+        late = self._late(worker)
         try:
-            good, *payload = worker.pipe.recv()
-        except EOFError:
-            worker.process.join()
-            if worker.tries < self.retries:
-                waiting.appendleft((worker.item, worker.tries + 1))
-                return None
-            return Failed(worker.item, f"its worker died {worker.tries + 1} times ({_exit(worker.process.exitcode)})")
-        return Done(worker.item, payload[0]) if good else Failed(worker.item, payload[0], payload[1])
+            if not worker.pipe.poll():
+                if late is None:
+                    return None
+                worker.kill()
+                return Failed(worker.item, late)
+            kind, *payload = worker.pipe.recv()
+        except (EOFError, OSError):  # it ended: cleanly, or (reset, broken pipe) before it had read its item
+            return self._died(worker, waiting)
+        if kind == NEWS:
+            worker.heard = time.monotonic()
+            if self.on_news is not None:
+                self.on_news(worker.item, payload[0])
+            return None
+        assert kind == ANSWER
+        worker.done += 1
+        worker.state = "free"
+        good, result, trace = payload
+        return Done(worker.item, result) if good else Failed(worker.item, result, trace)
+
+    def _died(self, worker: _Worker, waiting: deque[tuple[Any, int]]) -> Failed[Any] | None:
+        worker.state = "dead"
+        worker.process.join(timeout=10)
+        if worker.process.is_alive():  # it closed its pipe and stays: of no more use
+            worker.kill()
+        code = worker.process.exitcode
+        if code in _FINAL:
+            return Failed(
+                worker.item, f"took more than {self.limits.cpu_s:g} s of processor time; its worker was ended"
+            )
+        if worker.tries < self.retries:
+            waiting.appendleft((worker.item, worker.tries + 1))
+            return None
+        return Failed(worker.item, f"its worker died {worker.tries + 1} times ({_exit(code)})")
 
 
 class _Worker:
     def __init__(self, process: Any, pipe: Connection) -> None:
         self.process, self.pipe = process, pipe
         self.item: Any = None
-        self.tries = 0
-        self.began = 0.0
+        self.state: Literal["working", "free", "dead"] = "free"
+        self.tries = self.done = 0
+        self.began = self.heard = 0.0
 
     def give(self, item: Any, tries: int) -> None:
-        self.item, self.tries, self.began = item, tries, time.monotonic()
-        self.pipe.send(item)
+        self.item, self.tries, self.state = item, tries, "working"
+        self.began = self.heard = time.monotonic()
+        with suppress(OSError):  # it died before it could read; its end is seen at the next look
+            self.pipe.send(item)
+
+    def ends(self, whole: float | None, silence: float | None) -> Iterator[float]:
+        if whole is not None:
+            yield self.began + whole
+        if silence is not None:
+            yield self.heard + silence
 
     def dismiss(self) -> None:
         self.pipe.close()
@@ -107,26 +182,9 @@ class _Worker:
             self.kill()
 
     def kill(self) -> None:
+        self.state = "dead"
         self.process.kill()
         self.process.join()
-
-
-def _serve(fn: Callable[[Any], Any], pipe: Connection, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    while True:
-        try:
-            item = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            answer: tuple[Any, ...] = (True, fn(item))
-        except Exception as error:  # reported to the parent, which goes on with the batch
-            answer = (False, describe(error), traceback.format_exc())
-        try:
-            pipe.send(answer)
-        except (BrokenPipeError, OSError):
-            return
 
 
 def _exit(code: int | None) -> str:

@@ -116,9 +116,9 @@ def _load_timm(
     path = find_weights(row, given, allow_download=allow_download)
     digest = check_hash(path, expected)
     state, _ = map_file(path)
-    if row.family == "timm":
-        architecture = timm_models.ARCHITECTURES[row.name]
-        model, tensors = architecture.build(), architecture.rename(state)
+    if row.network is not None:
+        model = timm_models.build_network(row.network)
+        tensors = timm_models.NAMES[row.network.names](state)
         dim, input_px, mean, std = row.dim, row.input_px, row.mean, row.std
     else:
         model, config = timm_models.build_any(row, path)
@@ -131,7 +131,7 @@ def _load_timm(
     assert mean is not None
     assert std is not None
     run = run_module(model, mean, std, device, precision)
-    if row.family != "timm":  # what `num_features` says need not be what comes out
+    if row.network is None:  # what `num_features` says need not be what comes out
         dim = int(run(np.zeros((1, input_px, input_px, 3), np.uint8)).shape[1])
     return Encoder(row, dim, input_px, run, digest, precision, device, "timm")
 

@@ -1,4 +1,4 @@
-"""The networks that timm builds: one line per catalogue name, and what their weight files need to fit.
+"""The networks that timm builds for catalogue rows: what is read from their output, and what weight files need to fit.
 
 Every file is loaded strictly: a missing or unknown tensor is an error, so a network that differs from the published
 one cannot go unnoticed.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from marble.encoders.attention_pool import AttentionPool, larger_positions
-from marble.encoders.catalogue import EncoderRow
+from marble.encoders.catalogue import EncoderRow, Network
 from marble.encoders.torchvision_guard import import_timm
 from marble.errors import InputError, UnavailableError
 
 State = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """How timm builds a network, what is read from its output, and how its published tensors are named."""
-
-    timm_name: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    wrap: Callable[[nn.Module], nn.Module] = lambda trunk: trunk
-    rename: Callable[[State], State] = lambda state: state
-    swiglu: bool = False  # SwiGLU in place of the plain MLP; its class is timm's, which is not imported here
-
-    def build(self) -> nn.Module:
-        timm = import_timm()
-        options = {"num_classes": 0, **self.options}
-        if self.swiglu:
-            options |= {"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": nn.SiLU}
-        return self.wrap(timm.create_model(self.timm_name, pretrained=False, **options))
 
 
 class ClassAndMean(nn.Module):
@@ -154,39 +135,34 @@ def resnet_keys(state: State) -> State:
     return {f"trunk.{key}": value for key, value in state.items() if not key.startswith(("layer4.", "fc."))}
 
 
-ARCHITECTURES: dict[str, Architecture] = {
-    "uni_v1": Architecture("vit_large_patch16_224", {"init_values": 1e-5, "dynamic_img_size": True}),
-    "uni_v2": Architecture(
-        "vit_giant_patch14_224",
-        {
-            "depth": 24, "num_heads": 24, "embed_dim": 1536, "mlp_ratio": 2.66667 * 2, "init_values": 1e-5,
-            "no_embed_class": True, "reg_tokens": 8, "dynamic_img_size": True,
-        },
-        swiglu=True,
-    ),
-    "conch_v15": Architecture(
-        "vit_large_patch16_224",
-        {"img_size": 448, "init_values": 1e-6, "global_pool": ""},
-        wrap=PooledByAttention,
-        rename=lambda state: larger_positions(state, "trunk.pos_embed", rows=28),
-    ),
-    "virchow2": Architecture(
-        "vit_huge_patch14_224",
-        {"init_values": 1e-5, "reg_tokens": 4, "mlp_ratio": 5.3375, "global_pool": "", "dynamic_img_size": True},
-        wrap=lambda trunk: ClassAndMean(trunk, prefix=5),
-        rename=lambda state: {f"trunk.{key}": value for key, value in state.items()},
-        swiglu=True,
-    ),
-    "gigapath": Architecture("vit_giant_patch14_dinov2", {"img_size": 224, "patch_size": 16, "init_values": 1e-5}),
-    "hoptimus1": Architecture("vit_giant_patch14_reg4_dinov2", {"img_size": 224, "init_values": 1e-5}),
-    "phikon_v2": Architecture("vit_large_patch16_224", {"init_values": 1e-5}, rename=dinov2_keys),
-    "ctranspath": Architecture(
-        "swin_tiny_patch4_window7_224", {"embed_layer": ConvStem}, rename=swin_keys
-    ),
-    "resnet50": Architecture(
-        "resnet50", {"features_only": True, "out_indices": (3,), "num_classes": 1000}, StageMean, resnet_keys
-    ),
-}  # fmt: skip
+#: what is made of the trunk timm builds, by the names that catalogue rows use
+READOUTS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "pooled": lambda trunk: trunk,
+    "class token and mean of the patches after 4 registers": lambda trunk: ClassAndMean(trunk, prefix=5),
+    "mean of the feature map": StageMean,
+    "attention-pool": PooledByAttention,
+}
+#: how published tensors are brought to the network's own names, by the names that catalogue rows use
+NAMES: dict[str, Callable[[State], State]] = {
+    "timm": lambda state: state,
+    "trunk": lambda state: {f"trunk.{key}": value for key, value in state.items()},
+    "positions of 28 rows": lambda state: larger_positions(state, "trunk.pos_embed", rows=28),
+    "transformers' DINOv2": dinov2_keys,
+    "older Swin": swin_keys,
+    "first three stages": resnet_keys,
+}
+#: options of timm's constructors that are classes, and so cannot be written into a row
+PARTS: dict[str, Any] = {"convolutional stem": ConvStem}
+
+
+def build_network(network: Network) -> nn.Module:
+    """The network of a catalogue row, with random weights."""
+    timm = import_timm()
+    options = {"num_classes": 0, **network.options}
+    options = {key: PARTS.get(value, value) if isinstance(value, str) else value for key, value in options.items()}
+    if network.swiglu:
+        options |= {"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": nn.SiLU}
+    return READOUTS[network.readout](timm.create_model(network.timm_name, pretrained=False, **options))
 
 
 def build_any(row: EncoderRow, weights: Path | None) -> tuple[nn.Module, Mapping[str, Any]]:

@@ -50,7 +50,7 @@ def check_hash(path: Path, expected: str | None) -> str:
         raise IntegrityError(
             f"weights are not the pinned ones: sha256 {found}, expected {expected}",
             where=path,
-            hint="Get the file again, or pin the hash of the weights you mean to use",
+            hint="Get the file again, or change `weights_sha256` in the settings to the weights you mean",
         )
     return found
 
@@ -59,8 +59,8 @@ def how_to_get(row: EncoderRow) -> str:
     """The next step for whoever has no weights yet."""
     ask = f"Ask for access at {row.source}, run `hf auth login`, then" if row.gated else "Either"
     return (
-        f"{ask} repeat with downloads allowed (`--download`), or fetch {row.source} yourself "
-        "and give the file (`--weights PATH`). `lite0` needs neither"
+        f"{ask} repeat with `--allow-download`, or fetch {row.source} yourself "
+        f"and give the file with `--weights {row.name}=FILE`. `lite0` needs neither"
     )
 
 
@@ -95,10 +95,10 @@ def _explain(row: EncoderRow, error: Any) -> MarbleError:
     if kind in ("EntryNotFoundError", "RemoteEntryNotFoundError"):
         return UnavailableError(
             f"{row.source} holds no {HUB_FILE}",
-            hint="Download its .bin file, convert it to safetensors and give it with `--weights PATH`; "
+            hint=f"Download its .bin file, convert it to safetensors and give it with `--weights {row.name}=FILE`; "
             "giving the .bin file prints the command that converts it",
         )
     return UnavailableError(
         f"could not download the weights of '{row.name}' ({kind}: {str(error).splitlines()[0] if str(error) else ''})",
-        hint="Check the connection, or give a local file with `--weights PATH`",
+        hint=f"Check the connection, or give a local file with `--weights {row.name}=FILE`",
     )

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from marble import files
 from marble.bags.store import BagStore
-from marble.cohorts.cohort import Cohort, Unit
+from marble.cohorts.cohort import Cohort
+from marble.cohorts.sites import site_report
 from marble.cohorts.split_files import read_splits
-from marble.cohorts.splits import Split, holdout, kfold
+from marble.cohorts.splits import PARTS, Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
 from marble.errors import InputError, RunError, SpecError
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
 from marble.experiment.stores import find_store
-from marble.models import COMMON, Recipe, model_class, model_options
+from marble.models import COMMON, SMALL_BELOW, Recipe, model_class, model_options, small
+from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
-from marble.targets import SurvivalTime
-from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec
+from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec, TrainedBy
 from marble.training.run import HeldOut, PlannedRun
 from marble.training.trackers import require
 
@@ -39,11 +41,12 @@ class Experiment:
         """Read and check an experiment file; every name and option in it is checked before anything runs."""
         path = Path(path)
         spec = ExperimentSpec.from_toml(path)
-        keys = Counter(model.key for model in spec.models)
+        models = _with_baselines(spec)
+        keys = Counter(model.key for model in models)
         twice = [key for key, count in keys.items() if count > 1]
         if twice:
             raise SpecError(f"two models are called '{twice[0]}'", where=path, hint="Give one of them a `label`")
-        for model in spec.models:
+        for model in models:
             valid = sorted(model_options(model.name))
             for key in (*model.options, *model.choose):
                 if key not in valid:
@@ -57,18 +60,10 @@ class Experiment:
             path, _ = self._synthetic(spec, out)
         else:
             path = self.home / spec.path
-        found = read_cohort(
-            path,
-            task=self.spec.task,
-            label=spec.label,
-            time=spec.time,
-            event=spec.event,
-            event_coding=spec.event_coding,
-            slide_table=None if spec.slide_table is None else self.home / spec.slide_table,
-            scored_by=spec.scored_by,
-            classes=spec.classes,
-            drop=spec.drop,
-        )
+        options = {key: getattr(spec, key) for key in type(spec).model_fields if key not in ("path", "patients")}
+        if spec.slide_table is not None:
+            options["slide_table"] = self.home / spec.slide_table
+        found = read_cohort(path, task=self.spec.task, **options)
         if found.task != self.spec.task:
             raise InputError(f"the table is for {found.task}, the experiment for {self.spec.task}", where=path)
         return found
@@ -85,9 +80,10 @@ class Experiment:
     def splits(self, cohort: Cohort) -> list[Split]:
         spec = self.spec.split
         if spec.scheme == "holdout":
-            return list(holdout(cohort, repeats=spec.repeats, seed=spec.seed, by_site=spec.by_site))
+            return list(holdout(cohort, repeats=spec.repeats or 5, seed=spec.seed, by_site=spec.by_site))
         if spec.scheme == "kfold":
-            return list(kfold(cohort, folds=spec.folds, repeats=spec.repeats, seed=spec.seed, by_site=spec.by_site))
+            repeats = spec.repeats or 1
+            return list(kfold(cohort, folds=spec.folds, repeats=repeats, seed=spec.seed, by_site=spec.by_site))
         if spec.files is None:
             raise SpecError('split.files is missing for scheme "files"', where=self.name)
         return list(
@@ -105,45 +101,58 @@ class Experiment:
         require(self.spec.track)
         out = Path(out)
         cohort, store = self.cohort(out), self.store(out)
-        have = set(store.slide_ids())
-        counts = _account(cohort, store, have)
+        stock = Stock.of(cohort, store)
+        runs = [self.plan_split(cohort, stock, split, out, threads, allow_drift) for split in self.splits(cohort)]
+        return list(itertools.chain.from_iterable(runs))
+
+    def plan_split(
+        self,
+        cohort: Cohort,
+        stock: Stock,
+        split: Split,
+        out: Path,
+        threads: int,
+        allow_drift: bool,
+        required: Sequence[str] = PARTS,
+    ) -> list[PlannedRun]:
+        """Every model on one split; no part of it that is `required` may be empty."""
+        parts = {part: _cases(cohort, set(getattr(split, part)), stock.slides) for part in PARTS}
+        for part in required:
+            if not parts[part]:
+                raise RunError(f"no {part} patient has a bag", where=f"{self.name}, repeat {split.repeat}")
+        test = files.publish_json(
+            out / self.name / "held-out" / f"{split.repeat}.json",
+            HeldOut(cases=tuple(parts["test"])).model_dump(mode="json"),
+        )
+        bags = _bags_hash(stock.store, parts)
         planned = []
-        for split in self.splits(cohort):
-            parts = {part: _cases(cohort, set(getattr(split, part)), have) for part in ("train", "val", "test")}
-            for part, cases in parts.items():
-                if not cases:
-                    raise RunError(f"no {part} patient has a bag", where=f"{self.name}, repeat {split.repeat}")
-            test = files.publish_json(
-                out / self.name / "held-out" / f"{split.repeat}.json",
-                HeldOut(cases=tuple(parts["test"])).model_dump(mode="json"),
-            )
-            bags = _bags_hash(store, parts)
-            for model in self.spec.models:
-                for variant, options in _variants(model):
-                    job = self._job(model, options, cohort, store, split, parts, bags, threads)
-                    about = {
-                        "experiment": self.name,
-                        "model": model.key,
-                        "variant": variant,
-                        "repeat": split.repeat,
-                        "scheme": self.spec.split.scheme,
-                        "slides": counts,
-                        "scored_by": cohort.scored_by,
-                        "paper": self.spec.paper.get(model.key, {}),
-                    }
-                    folder = (
-                        out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
+        sites = asdict(site_report(cohort, split)) if parts["test"] else {}
+        for model in _with_baselines(self.spec):
+            for variant, options in _variants(model):
+                job = self._job(model, options, cohort, stock.store, split, parts, bags, threads)
+                about = {
+                    "experiment": self.name,
+                    "model": model.key,
+                    "variant": variant,
+                    "repeat": split.repeat,
+                    "scheme": self.spec.split.scheme,
+                    "slides": stock.counts,
+                    "scored_by": cohort.scored_by,
+                    "recipe": self._why(model, job),
+                    "sites": sites,
+                    "paper": self.spec.paper.get(model.key, {}),
+                }
+                folder = out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
+                planned.append(
+                    PlannedRun(
+                        folder=str(folder),
+                        job=job,
+                        test=str(test),
+                        about=about,
+                        allow_drift=allow_drift,
+                        track=self.spec.track,
                     )
-                    planned.append(
-                        PlannedRun(
-                            folder=str(folder),
-                            job=job,
-                            test=str(test),
-                            about=about,
-                            allow_drift=allow_drift,
-                            track=self.spec.track,
-                        )
-                    )
+                )
         return planned
 
     def _job(
@@ -160,9 +169,8 @@ class Experiment:
         record = store.record(parts["train"][0].slides[0])
         if "levels" in model_options(model.name) and "levels" not in options:
             options = {**options, "levels": len(record.levels)}
-        name = model.recipe or self.spec.train.recipe
-        recipe, authors_options = self._recipe(model.name, name)
-        options = {**authors_options, **options}
+        name, recipe, fitting = self._recipe(model, sum(len(case.slides) for case in parts["train"]))
+        options = {**fitting, **options}
         return FitJob(
             model=model.name,
             options=options,
@@ -170,11 +178,14 @@ class Experiment:
             task=TaskSpec(
                 name=self.spec.task,
                 classes=cohort.classes,
+                decision=self.spec.decision,
+                positive=self.spec.positive,
                 class_loss=recipe.class_loss,
                 side_label_smoothing=recipe.side_label_smoothing,
                 class_weights=self.spec.train.class_weights,
                 survival_loss=recipe.survival_loss,
                 risk_set=self.spec.train.risk_set,
+                regression_loss=self.spec.train.regression_loss,
             ),
             recipe=recipe,
             recipe_name=name,
@@ -186,14 +197,38 @@ class Experiment:
             seed=self.spec.split.seed + split.repeat,
             orders=self.spec.train.orders,
             val_orders=self.spec.train.val_orders,
+            order_tolerance=self.spec.train.order_tolerance,
             threads=threads,
         )
 
-    def _recipe(self, model: str, name: str) -> tuple[Recipe, dict[str, Any]]:
-        """The recipe, and the model's options that go with it unless the experiment sets them."""
-        if name == "authors":
-            return model_class(model).as_authors(self.spec.task)
-        return replace(COMMON, **self.spec.train.changes()), {}
+    def _recipe(self, model: ModelSpec, slides: int) -> tuple[TrainedBy, Recipe, dict[str, Any]]:
+        """The recipe for so many training slides: its name, itself, and the options that the model gets with it."""
+        kind, asked, changes = (
+            model_class(model.name),
+            model.recipe or self.spec.train.recipe,
+            self.spec.train.changes(),
+        )
+        if model.standardise is not None:
+            changes["standardise"] = model.standardise
+        if issubclass(kind, ClosedForm):  # for losses that are convex, and of vectors it standardises itself
+            return "solved", COMMON, {}
+        if asked == "authors":
+            recipe, options = kind.as_authors(self.spec.task)
+            own = {key: value for key, value in changes.items() if key == "standardise"}
+            return asked, replace(recipe, **own), options
+        if asked == "common" or (asked == "auto" and slides >= SMALL_BELOW):
+            return "common", replace(COMMON, **changes), {}
+        return "small", replace(small(slides), **changes), dict(kind.small_options)
+
+    def _why(self, model: ModelSpec, job: FitJob) -> str:
+        """Which recipe a run was trained by, and who says so."""
+        if job.recipe_name == "solved":
+            return "solved: ridge regression, the strength by inner cross-validation"
+        if (model.recipe or self.spec.train.recipe) != "auto":
+            return f"{job.recipe_name}: the experiment asks for it"
+        slides = sum(len(case.slides) for case in job.train)
+        than = f"fewer than {SMALL_BELOW}" if job.recipe_name == "small" else f"at least {SMALL_BELOW}"
+        return f"{job.recipe_name}: {slides} training slides, {than}"
 
     def _synthetic(self, spec: CohortSpec, out: Path) -> tuple[Path, BagStore]:
         kind = spec.path.removeprefix(SYNTHETIC)
@@ -203,32 +238,51 @@ class Experiment:
         raise SpecError(unknown_choice("synthetic cohort", kind, list(KINDS)), where=self.name)
 
 
+def _with_baselines(spec: ExperimentSpec) -> tuple[ModelSpec, ...]:
+    """The experiment's models, and the baselines that are not among them already."""
+    have = {model.name for model in spec.models}
+    return (*spec.models, *(ModelSpec(name=name) for name in spec.baselines if name not in have))
+
+
 def _cases(cohort: Cohort, patients: set[str], have: set[str]) -> list[CaseSpec]:
     """The scored units of these patients, with those of their slides that have a bag."""
     cases = []
     for unit in cohort.units():
         slides = tuple(slide for slide in unit.slides if slide in have)
         if unit.case_id in patients and slides:
-            cases.append(CaseSpec(case_id=unit.case_id, slides=slides, target=_target(unit)))
+            cases.append(CaseSpec(case_id=unit.case_id, slides=slides, target=TargetSpec.of(unit.target)))
     return cases
 
 
-def _target(unit: Unit) -> TargetSpec:
-    if isinstance(unit.target, SurvivalTime):
-        return TargetSpec(time=unit.target.time, event=unit.target.event)
-    return TargetSpec(label=unit.target)
+@dataclass(frozen=True)
+class Stock:
+    """The bags there are, and the account of the cohort's slides: in = used + excluded by reason."""
+
+    store: BagStore
+    slides: set[str]
+    counts: dict[str, Any]
+
+    @staticmethod
+    def of(cohort: Cohort, store: BagStore) -> Stock:
+        slides = set(store.slide_ids())
+        return Stock(store, slides, _account(cohort, store, slides))
 
 
 def _account(cohort: Cohort, store: BagStore, have: set[str]) -> dict[str, Any]:
-    """Slides in = used + excluded by reason."""
+    """Slides in = used + excluded by reason; patients without a slide are counted, but not as slides."""
     noted = {record.slide_id: record for record in store.records() if record.status != "ok"}
-    reasons: Counter[str] = Counter(item.reason for item in cohort.excluded)
+    reasons: Counter[str] = Counter()
+    for item in cohort.excluded:
+        reasons[item.reason] += item.slides
     for slide in cohort.slides():
         if slide not in have:
             record = noted.get(slide)
             reasons["no bag in the store" if record is None else f"{record.status}: {record.reason}"] += 1
     used = sum(slide in have for slide in cohort.slides())
-    return {"in": used + sum(reasons.values()), "used": used, "excluded": dict(sorted(reasons.items()))}
+    slides = {reason: count for reason, count in sorted(reasons.items()) if count}
+    patients = sum(item.slides == 0 for item in cohort.excluded)
+    counts: dict[str, Any] = {"in": used + sum(slides.values()), "used": used, "excluded": slides}
+    return counts | ({"patients_without_slides": patients} if patients else {})
 
 
 def _bags_hash(store: BagStore, parts: dict[str, list[CaseSpec]]) -> str:

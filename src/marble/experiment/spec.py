@@ -14,15 +14,23 @@ from marble.training.trackers import Tracker
 
 SYNTHETIC = "synthetic:"
 
+RecipeName = Literal["auto", "common", "small", "authors"]
+
 
 class CohortSpec(Spec):
     """Which table, and how its columns are to be read where that is not known from the format.
 
-    `path` may be `synthetic:KIND` (cross-scale, burden, survival, noise): a made-up cohort of `patients` patients.
+    `path` may be `synthetic:KIND` (a kind of `synthetic.cohort.KINDS`): a made-up cohort of `patients` patients.
     """
 
     path: str
+    case: str | None = None
+    case_is_slide: bool = False
+    slide: str | None = None
+    site: str | None = None
     label: str | None = None
+    keep_as_class: tuple[str, ...] = ()
+    target: str | None = None
     time: str | None = None
     event: str | None = None
     event_coding: Literal["1=event", "1=censored"] | None = None
@@ -45,7 +53,7 @@ class SplitSpec(Spec):
     """How patients are divided; `scheme = "files"` takes somebody's split files."""
 
     scheme: Literal["holdout", "kfold", "files"] = "holdout"
-    repeats: int = Field(default=5, ge=1)
+    repeats: int | None = Field(default=None, ge=1, description="5 for holdout, 1 for kfold if not given")
     folds: int = Field(default=5, ge=3)
     seed: int = 0
     by_site: bool = False
@@ -58,23 +66,37 @@ class SplitSpec(Spec):
 
 
 class TrainSpec(Spec):
-    """Changes to the common recipe; what is not given stays the paper's."""
+    """Which recipe, and changes to it; what is not given stays as the recipe has it.
 
-    recipe: Literal["common", "authors"] = "common"
+    `auto` is the small recipe for few training slides and the common one, the paper's, for more.
+    `standardise` holds for every recipe; the other changes are not made to the authors' recipes.
+    """
+
+    recipe: RecipeName = "auto"
+    standardise: bool | None = None
     epochs: int | None = Field(default=None, ge=1)
     warmup: int | None = Field(default=None, ge=0)
     lr: float | None = Field(default=None, gt=0)
     weight_decay: float | None = Field(default=None, ge=0)
     patience: int | None = Field(default=None, ge=1)
     clip: float | None = Field(default=None, gt=0)
+    select_by: Literal["metric", "loss", "last"] | None = None
+    ema: float | None = Field(default=None, gt=0, lt=1)
     survival_loss: Literal["cox", "nll"] | None = None
     risk_set: Literal["bank", "group"] = "bank"
+    regression_loss: Literal["squared", "huber"] = "squared"
     class_weights: Literal["none", "balanced"] = "none"
     orders: int = Field(default=8, ge=1)
     val_orders: int = Field(default=2, ge=1)
+    order_tolerance: float | None = Field(
+        default=None, gt=0, description="in logits; fewer orders are taken where validation says they are enough"
+    )
 
     def changes(self) -> dict[str, Any]:
-        names = ("epochs", "warmup", "lr", "weight_decay", "patience", "clip", "survival_loss")
+        names = (
+            "standardise", "epochs", "warmup", "lr", "weight_decay", "patience", "clip", "select_by", "ema",
+            "survival_loss",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -84,13 +106,15 @@ class ModelSpec(Spec):
     Args:
         name: a name in `MODELS`.
         label: what tables call it; made from the options if not given.
-        recipe: `authors` trains this model as its authors did.
+        recipe: of this model alone; `authors` trains it as its authors did.
+        standardise: of this model alone.
         choose: {option: values}: every value is trained, and validation decides, separately in each split.
     """
 
     name: str
     label: str | None = None
-    recipe: Literal["common", "authors"] | None = None
+    recipe: RecipeName | None = None
+    standardise: bool | None = None
     choose: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     options: dict[str, Any] = Field(default_factory=dict)
 
@@ -117,11 +141,18 @@ class ExperimentSpec(Spec):
 
     name: str | None = None
     cohort: str | CohortSpec
-    task: Literal["classification", "survival"]
+    task: Literal["classification", "survival", "regression"]
+    decision: Literal["argmax", "threshold"] = Field(
+        default="argmax", description="call the most probable class, or from a threshold on that validation chooses"
+    )
+    positive: str | None = Field(default=None, description="of two classes the one looked for; default: the second")
     bags: BagsSpec = BagsSpec()
     split: SplitSpec = SplitSpec()
     train: TrainSpec = TrainSpec()
     models: tuple[ModelSpec, ...] = Field(min_length=1)
+    baselines: tuple[str, ...] = Field(
+        default=("probe", "tiles"), description="models that every table has beside its own; [] for none"
+    )
     track: tuple[Tracker, ...] = Field(default=(), description="trackers of every run's history; no say in the results")
     paper: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="figures printed in the paper, by model and metric; shown in a marked column"

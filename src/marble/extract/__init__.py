@@ -3,21 +3,24 @@
 spec        every choice that changes a bag, and the machine's settings, which do not
 source      finding slide files and checking that they are what they were
 regions     which pixels are read together
+choosing    leaving out branches that are not worth embedding
 pipeline    reading ahead and encoding side by side, in an order that never changes
-one         one slide
-many        a batch of slides
+slide       one slide
+batch       many slides
 plan        the cost beforehand
 """
 
 from marble.extract.batch import BatchProgress, SlideOutcome, Summary, extract_many
+from marble.extract.choosing import Chooser
 from marble.extract.pipeline import LevelTokens, encode_level
 from marble.extract.plan import Estimate, plan
 from marble.extract.slide import Progress, extract_slide, store_for
-from marble.extract.source import find_slides, read_manifest
+from marble.extract.source import find_slides, ids_of, read_manifest
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
 
 __all__ = [
     "BatchProgress",
+    "Chooser",
     "Estimate",
     "ExtractSpec",
     "LevelTokens",
@@ -29,6 +32,7 @@ __all__ = [
     "extract_many",
     "extract_slide",
     "find_slides",
+    "ids_of",
     "load_encoders",
     "plan",
     "read_manifest",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,11 +14,12 @@ from typing import Literal
 from marble import files
 from marble.bags import BagStore
 from marble.bags.store import BagRecord
-from marble.compute import Done, Executor, Failed, Inline
-from marble.errors import InputError
-from marble.extract.slide import Progress, extract_slide, store_for
-from marble.extract.source import name_clashes, read_manifest, slide_id_of
-from marble.extract.spec import ExtractSpec, Machine, load_encoders
+from marble.compute import Done, Executor, Failed, Inline, Processes, describe, heard_by, locks, tell
+from marble.errors import InputError, MarbleError
+from marble.extract.choosing import Chooser
+from marble.extract.slide import OtherSlideError, Progress, extract_slide, known_record, source_in, store_for
+from marble.extract.source import ids_of, name_clashes, read_manifest, size_of, unusable_names
+from marble.extract.spec import ExtractSpec, Machine, forget_encoders, load_encoders
 from marble.slides.mpp import mpp_of, read_mpp_csv
 
 
@@ -25,6 +28,7 @@ class Job:
     """One slide, with what is known of it from outside."""
 
     path: Path
+    slide_id: str
     mpp: float | None = None
     outlines: Path | None = None
     expect_sha256: str | None = None
@@ -46,7 +50,7 @@ class SlideOutcome:
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """How far the batch is; time left goes by the bytes of the slides not yet done."""
+    """How far the batch is; time left goes by the bytes of the slides not yet done, infinite before the first is."""
 
     last: SlideOutcome
     slides_done: int
@@ -93,10 +97,15 @@ def extract_many(
     manifest: str | Path | None = None,
     outlines: str | Path | None = None,
     hash_source: bool = False,
+    ids: Mapping[Path, str] | None = None,
+    replace: bool = False,
     on_slide: Callable[[BatchProgress], None] | None = None,
     on_tiles: Callable[[Progress], None] | None = None,
+    chooser: Chooser | None = None,
 ) -> Summary:
     """Extract every slide; a failing one, even one that kills its worker, costs only itself.
+
+    Several batches may fill one store at the same time: a slide that another one is working on is left for last.
 
     Args:
         paths: slide files, as from `find_slides`.
@@ -108,8 +117,11 @@ def extract_many(
         manifest: table `sha256,file`, or output of `sha256sum`; a slide that is not in it as it is, is refused.
         outlines: folder with `<slide id>.geojson` files that replace segmentation where they exist.
         hash_source: put every slide's SHA-256 into its record.
+        ids: slide ids, as from `ids_of`; by default the files' stems.
+        replace: bags of other slides with the same id.
         on_slide: called after every slide.
-        on_tiles: called after every batch of tiles; only where slides run in this process.
+        on_tiles: called after every batch of tiles, where the executor hears of them.
+        chooser: says between levels which branches to go on with; tiles of the others are never read.
     """
     began = time.monotonic()
     executor, machine = executor or Inline(), machine or Machine()
@@ -118,22 +130,37 @@ def extract_many(
         raise InputError("no slides to extract", hint="Give slide files, or folders that hold some")
     sizes = read_mpp_csv(mpp_csv) if mpp_csv is not None else {}
     hashes = read_manifest(manifest) if manifest is not None else None
-    store = store_for(store_root, spec)
+    store = store_for(store_root, spec, chooser)
+    files.make_folder(store.root)
     files.sweep(store.root)
+    locks.sweep(store.root)
     load_encoders(spec, machine)  # what is missing is said once and now, not once per slide
-    refused = name_clashes(chosen) | _not_listed(chosen, hashes)
-    outcomes = {path: _refused(path, reason) for path, reason in refused.items()}
-    jobs = [_job(path, sizes, hashes, outlines) for path in chosen if path not in refused]
-    run = partial(_run, spec=spec, store_root=store_root, machine=machine, hash_source=hash_source)
-    if isinstance(executor, Inline) and on_tiles is not None:
-        run = partial(run, on_tiles=on_tiles)
+    if not isinstance(executor, Inline):
+        forget_encoders()
+    named = dict(ids) if ids is not None else ids_of(chosen, ())
+    refused = unusable_names(named) | name_clashes(chosen, named) | _not_listed(chosen, hashes)
+    outcomes = {path: _refused(path, named[path], reason) for path, reason in refused.items()}
+    jobs = [_job(path, named[path], sizes, hashes, outlines) for path in chosen if path not in refused]
+    run = partial(
+        _run, spec=spec, store_root=store_root, machine=machine, hash_source=hash_source, replace=replace,
+        chooser=chooser, wait=False,
+    )  # fmt: skip
     clock = _Clock([job.path for job in jobs], began)
     for outcome in outcomes.values():
         clock.tell(outcome, len(chosen), on_slide)
-    for ended in executor.map(run, jobs):
-        outcome = _outcome(ended, store)
-        outcomes[outcome.path] = outcome
-        clock.tell(outcome, len(chosen), on_slide)
+    busy: list[Job] = []
+    heard = _Tiles(on_tiles)
+    if isinstance(executor, Processes):
+        executor = dataclasses.replace(executor, on_news=lambda _job, news: heard(news))
+    with heard_by(heard):
+        for work, todo in ((run, jobs), (partial(run, wait=True), busy)):
+            for ended in executor.map(work, todo):
+                if isinstance(ended, Done) and ended.result is None:
+                    busy.append(ended.item)
+                    continue
+                outcome = _outcome(ended, store)
+                outcomes[outcome.path] = outcome
+                clock.tell(outcome, len(chosen), on_slide)
     return Summary(store.root, tuple(outcomes[path] for path in chosen), time.monotonic() - began)
 
 
@@ -144,25 +171,40 @@ def _run(
     store_root: str | Path,
     machine: Machine,
     hash_source: bool,
-    on_tiles: Callable[[Progress], None] | None = None,
-) -> BagRecord:
-    return extract_slide(
-        job.path,
-        spec,
-        store_root,
-        machine=machine,
-        mpp=job.mpp,
-        outlines=job.outlines,
-        hash_source=hash_source,
-        expect_sha256=job.expect_sha256,
-        on_progress=on_tiles,
-    )
+    replace: bool,
+    chooser: Chooser | None,
+    wait: bool,
+) -> BagRecord | None:
+    """The slide's record; None if another process is working on it and we do not wait."""
+    try:
+        return extract_slide(
+            job.path,
+            spec,
+            store_root,
+            machine=machine,
+            mpp=job.mpp,
+            outlines=job.outlines,
+            hash_source=hash_source,
+            expect_sha256=job.expect_sha256,
+            on_progress=tell,
+            slide_id=job.slide_id,
+            replace=replace,
+            wait=wait,
+            chooser=chooser,
+        )
+    except locks.BusyError:
+        return None
+    except OtherSlideError as error:  # the store is left as it is
+        return BagRecord(slide_id=job.slide_id, status="failed", stage="verify", reason=describe(error))
 
 
-def _job(path: Path, sizes: Mapping[str, float], hashes: Mapping[str, str] | None, outlines: str | Path | None) -> Job:
-    drawn = None if outlines is None else Path(outlines) / f"{slide_id_of(path)}.geojson"
+def _job(
+    path: Path, slide_id: str, sizes: Mapping[str, float], hashes: Mapping[str, str] | None, outlines: str | Path | None
+) -> Job:
+    drawn = None if outlines is None else Path(outlines) / f"{slide_id}.geojson"
     return Job(
         path,
+        slide_id,
         mpp_of(path, sizes),
         drawn if drawn is not None and drawn.is_file() else None,
         None if hashes is None else hashes[path.name],
@@ -175,19 +217,21 @@ def _not_listed(paths: list[Path], hashes: Mapping[str, str] | None) -> dict[Pat
     return {path: f"{path.name} is not in the manifest" for path in paths if path.name not in hashes}
 
 
-def _refused(path: Path, reason: str) -> SlideOutcome:
+def _refused(path: Path, slide_id: str, reason: str) -> SlideOutcome:
     """A slide that was not even opened. The store is left alone: under its id there may be another slide's bag."""
-    return SlideOutcome(path, slide_id_of(path), "failed", "verify", reason)
+    return SlideOutcome(path, slide_id, "failed", "verify", reason)
 
 
-def _outcome(ended: Done[Job, BagRecord] | Failed[Job], store: BagStore) -> SlideOutcome:
-    path = ended.item.path
-    slide_id = slide_id_of(path)
+def _outcome(ended: Done[Job, BagRecord | None] | Failed[Job], store: BagStore) -> SlideOutcome:
+    path, slide_id = ended.item.path, ended.item.slide_id
     if isinstance(ended, Failed):
-        if slide_id not in store:  # a worker may also die after its slide was done
-            store.note(slide_id, "failed", "worker", ended.reason)
+        known = known_record(store, slide_id)
+        if known is None or known.status != "ok":  # a worker may also die after its slide was done
+            with suppress(MarbleError):  # a full disk: what is said here is all there is
+                store.note(slide_id, "failed", "worker", ended.reason)
         return SlideOutcome(path, slide_id, "failed", "worker", ended.reason)
     record = ended.result
+    assert record is not None
     return SlideOutcome(
         path,
         slide_id,
@@ -195,16 +239,32 @@ def _outcome(ended: Done[Job, BagRecord] | Failed[Job], store: BagStore) -> Slid
         record.stage,
         record.reason,
         sum(level.tokens for level in record.levels),
-        sum(record.details.get("missing_tiles", ())),
-        bool(record.details.get("source", {}).get("verified")),
+        _missing_tiles(record),
+        bool(source_in(record).get("verified")),
     )
+
+
+def _missing_tiles(record: BagRecord) -> int:
+    counts = record.details.get("missing_tiles", ())
+    return sum(count for count in counts if isinstance(count, int)) if isinstance(counts, list | tuple) else 0
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """Passes on how far slides are; what else a slide tells only shows that it is alive."""
+
+    listener: Callable[[Progress], None] | None
+
+    def __call__(self, news: object) -> None:
+        if self.listener is not None and isinstance(news, Progress):
+            self.listener(news)
 
 
 class _Clock:
     """Tiles per second so far, and the time left by the bytes of the slides still to come."""
 
     def __init__(self, paths: list[Path], began: float) -> None:
-        self.bytes = {path: path.stat().st_size if path.exists() else 0 for path in paths}
+        self.bytes = {path: size_of(path) for path in paths}
         self.began, self.done, self.tiles, self.bytes_done = began, 0, 0, 0
 
     def tell(self, outcome: SlideOutcome, slides: int, listener: Callable[[BatchProgress], None] | None) -> None:

@@ -6,24 +6,23 @@ the encoder sees the same batches, so the bag has the same bytes.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
+from marble.compute.ahead import in_order
 from marble.encoders import Encoder
 from marble.extract.regions import Block, Cut, blocks, read_block
 from marble.slides.lattice import Pyramid
+from marble.slides.quality import COLUMNS, QualitySpec, measure, outside
 from marble.slides.slide import Slide
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 Batch = tuple[NDArray[np.int64], NDArray[np.uint8]]  # tiles (n,), pixels (n, px, px, 3)
 
 
@@ -35,11 +34,15 @@ class LevelTokens:
         features: (T, D); rows of tiles that were not encoded are zero.
         encoded: (T,) true where a row holds a token.
         missing: (T,) true where the slide lacks pixels of the tile.
+        looks: (T, 4) how good each tile is to look at (`slides.quality`), if that was measured.
+        rejected: (T,) true where a tile was not encoded for its looks.
     """
 
     features: NDArray[np.floating]
     encoded: NDArray[np.bool_]
     missing: NDArray[np.bool_]
+    looks: NDArray[np.float32] | None = None
+    rejected: NDArray[np.bool_] | None = None
 
 
 def encode_level(
@@ -55,6 +58,7 @@ def encode_level(
     keep: NDArray[np.bool_] | None = None,
     only: NDArray[np.int64] | None = None,
     on_tiles: Callable[[int], None] | None = None,
+    quality: QualitySpec | None = None,
 ) -> LevelTokens:
     """Read and encode one level.
 
@@ -70,21 +74,30 @@ def encode_level(
         keep: (T,) tiles that are wanted; the others are read, to learn what is missing, and not encoded.
         only: indices of the tiles to look at; the others are not even read.
         on_tiles: told how many more tiles are done.
+        quality: measure how tiles look, and leave out those that are not good enough.
     """
     count = len(pyramid.cells[level])
     features = np.zeros((count, encoder.dim), dtype)
     encoded, missing = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
     wanted = np.ones(count, np.bool_) if keep is None else keep
+    looks = np.zeros((count, len(COLUMNS)), np.float32)
+    looks[:, 3] = outside(pyramid.boxes(level), slide.l0_size_px)
+    rejected = np.zeros(count, np.bool_)
+    look = None if quality is None else partial(measure, mpp=pyramid.mpps[level])
     tell = on_tiles or (lambda _more: None)
 
     def read(block: Block) -> Cut:
         px = pyramid.tile_px
-        return read_block(slide, block, px, encoder.input_px, encoder.fit, allow_upsample=pyramid.upsampled)
+        return read_block(slide, block, px, encoder.input_px, encoder.fit, allow_upsample=pyramid.upsampled, look=look)
 
     def whole_tiles() -> Iterator[Batch]:
         for cut in in_order(pool, read, blocks(slide, pyramid, level, only), ahead=threads + 1):
             missing[cut.missing] = True
             chosen = wanted[cut.tiles]
+            if quality is not None and cut.looks is not None:
+                looks[cut.tiles, :3] = cut.looks
+                rejected[cut.tiles] = chosen & ~quality.keeps(looks[cut.tiles])
+                chosen &= ~rejected[cut.tiles]
             tell(len(cut.missing) + int((~chosen).sum()))
             yield cut.tiles[chosen], cut.pixels[chosen]
 
@@ -95,25 +108,7 @@ def encode_level(
         features[tiles] = tokens
         encoded[tiles] = True
         tell(len(tiles))
-    return LevelTokens(features, encoded, missing)
-
-
-def in_order(
-    pool: ThreadPoolExecutor, fn: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
-) -> Iterator[Result]:
-    """`map` that runs at most `ahead` items in advance and yields in their order."""
-    running: deque[Future[Result]] = deque()
-    try:
-        for item in items:
-            running.append(pool.submit(fn, item))
-            if len(running) >= ahead:
-                yield running.popleft().result()
-        while running:
-            yield running.popleft().result()
-    finally:  # after an error nothing may go on reading a slide that is about to be closed
-        for future in running:
-            if not future.cancel():
-                future.exception()
+    return LevelTokens(features, encoded, missing, None if quality is None else looks, rejected)
 
 
 def batches(parts: Iterable[Batch], size: int) -> Iterator[Batch]:

@@ -15,6 +15,7 @@ from marble.extract.regions import blocks, read_block
 from marble.extract.slide import segment_or_take
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
 from marble.slides.lattice import Pyramid, lay
+from marble.slides.mpp import mpp_of
 from marble.slides.slide import Slide
 
 _CELL_BYTES = 2 * 4 + 8  # cell and parent of one tile
@@ -63,7 +64,7 @@ def plan(
     for path in chosen:
         began = time.perf_counter()
         try:
-            with Slide.open(path, mpp=(mpps or {}).get(path.stem)) as slide:
+            with Slide.open(path, mpp=mpp_of(path, mpps or {})) as slide:
                 tissue = segment_or_take(slide, spec, None)
                 pyramid = lay(slide.l0_size_px, slide.mpp, tissue, spec.pyramid, name=path.name)
                 found = time.perf_counter() - began

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import cv2
+import numpy as np
+import numpy.typing as npt
 
 from marble import files
 from marble.errors import SlideError
-from marble.slides.lattice import PyramidSpec, lay
+from marble.extract.regions import blocks, read_block
+from marble.slides.lattice import Pyramid, PyramidSpec, lay
 from marble.slides.preview import draw_preview
+from marble.slides.quality import QualitySpec, measure, outside
 from marble.slides.slide import Slide
 from marble.slides.tissue import Tissue, TissueSpec, segment
 
@@ -21,7 +26,10 @@ class Preview:
     """What was found on one slide, and where its picture is."""
 
     tissue: float  # fraction of the slide
+    in_tiles: float  # fraction of the tissue that lies in finest tiles
+    beyond: float  # fraction of it beyond the last whole tile, at the right and lower edge
     tiles: tuple[int, ...]  # of each level
+    left_out: int  # finest tiles that are not good enough to look at
     picture: Path
 
 
@@ -31,6 +39,7 @@ def write_preview(
     out: str | Path,
     *,
     tissue_spec: TissueSpec | None = None,
+    quality: QualitySpec | None = None,
     mpp: float | None = None,
     outlines: str | Path | None = None,
     max_px: int = 1600,
@@ -44,10 +53,27 @@ def write_preview(
         else:
             tissue = segment(slide, tissue_spec)
         pyramid = lay(slide.l0_size_px, slide.mpp, tissue, spec, name=Path(path).name)
-        picture = draw_preview(slide, tissue, pyramid, max_px)
+        rejected = None if quality is None or not quality.is_on else rejected_boxes(slide, pyramid, quality)
+        picture = draw_preview(slide, tissue, pyramid, max_px, rejected)
         good, png = cv2.imencode(".png", picture[:, :, ::-1])
         if not good:
             raise SlideError("the preview could not be written as PNG", where=path)
         target = files.publish(Path(out) / f"{slide.name}.png", png.tobytes())
         files.publish(Path(out) / f"{slide.name}.geojson", json.dumps(tissue.to_geojson()))
-    return Preview(tissue.fraction, tuple(len(cells) for cells in pyramid.cells), target)
+    tiles = tuple(len(cells) for cells in pyramid.cells)
+    left_out = 0 if rejected is None else len(rejected)
+    return Preview(tissue.fraction, pyramid.tissue_in_tiles, pyramid.tissue_beyond, tiles, left_out, target)
+
+
+def rejected_boxes(slide: Slide, pyramid: Pyramid, quality: QualitySpec) -> npt.NDArray[np.int64]:
+    """(n, 4) the finest tiles that are not good enough to look at, in level-0 pixels. Every one of them is read."""
+    finest = pyramid.depth - 1
+    boxes = pyramid.boxes(finest)
+    looks = np.zeros((len(boxes), 4), np.float32)
+    looks[:, 3] = outside(boxes, slide.l0_size_px)
+    look = partial(measure, mpp=pyramid.mpps[finest])
+    for block in blocks(slide, pyramid, finest):
+        side = pyramid.tile_px
+        cut = read_block(slide, block, side, side, lambda tile: tile, allow_upsample=pyramid.upsampled, look=look)
+        looks[cut.tiles, :3] = cut.looks
+    return np.asarray(boxes[~quality.keeps(looks)])

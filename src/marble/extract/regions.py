@@ -45,6 +45,7 @@ class Cut:
     tiles: NDArray[np.int64]  # (n,)
     pixels: NDArray[np.uint8]  # (n, px, px, 3), fitted to the encoder
     missing: NDArray[np.int64]  # (m,) tiles that lack pixels
+    looks: NDArray[np.float32] | None = None  # (n, 3) sharpness, fold and pen, if they were asked for
 
 
 def blocks(slide: Slide, pyramid: Pyramid, level: int, only: NDArray[np.int64] | None = None) -> list[Block]:
@@ -107,9 +108,19 @@ def _rectangles(cells: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def read_block(
-    slide: Slide, block: Block, tile_px: int, input_px: int, fit: Callable[[Tile], Tile], *, allow_upsample: bool
+    slide: Slide,
+    block: Block,
+    tile_px: int,
+    input_px: int,
+    fit: Callable[[Tile], Tile],
+    *,
+    allow_upsample: bool,
+    look: Callable[[Tile], tuple[float, float, float]] | None = None,
 ) -> Cut:
-    """Read a block once, cut its tiles and `fit` each to `input_px`; one that lacks a pixel is named and not given."""
+    """Read a block once, cut its tiles and `fit` each to `input_px`; one that lacks a pixel is named and not given.
+
+    With `look`, each tile's looks are measured on its pixels as they were read.
+    """
     region = slide.read(block.l0_box, block.out_px, allow_upsample=allow_upsample)
     parts = [
         np.s_[row * tile_px : (row + 1) * tile_px, column * tile_px : (column + 1) * tile_px]
@@ -121,7 +132,8 @@ def read_block(
     pixels = np.empty((len(whole), input_px, input_px, 3), np.uint8)
     for i, part in enumerate(whole):
         pixels[i] = fit(region.pixels[part])
-    return Cut(block.tiles[~lacking], pixels, block.tiles[lacking])
+    looks = None if look is None else np.array([look(region.pixels[part]) for part in whole], np.float32).reshape(-1, 3)
+    return Cut(block.tiles[~lacking], pixels, block.tiles[lacking], looks)
 
 
 def _plane_downsample(slide: Slide, zoom: float) -> float:

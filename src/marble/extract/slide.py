@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from marble import files
 from marble.bags import Bag, BagStore, Geometry, Level, Provenance, SlideIdentity
-from marble.bags.store import BagRecord
-from marble.compute import describe
+from marble.bags.store import BagRecord, file_stem
+from marble.compute import describe, locks, tell
 from marble.encoders import Encoder
-from marble.errors import MarbleError, SlideError
+from marble.errors import InputError, MarbleError, SlideError
+from marble.extract.choosing import Chooser, chosen, folder_suffix
 from marble.extract.pipeline import LevelTokens, encode_level, one_torch_thread
-from marble.extract.source import Source, slide_id_of
+from marble.extract.source import Source
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
+from marble.identifiers import slide_id_of
+from marble.slides import quality
 from marble.slides.lattice import NoTissueError, Pyramid, lay
 from marble.slides.slide import Slide
 from marble.slides.tissue import Tissue, segment
@@ -48,9 +51,9 @@ class Progress:
         return (self.total - self.done) / self.tiles_per_s if self.done else float("inf")
 
 
-def store_for(store_root: str | Path, spec: ExtractSpec) -> BagStore:
-    """The store of bags made with exactly these settings."""
-    return BagStore(Path(store_root) / spec.fingerprint())
+def store_for(store_root: str | Path, spec: ExtractSpec, chooser: Chooser | None = None) -> BagStore:
+    """The store of bags made with exactly these settings, of branches chosen in exactly this way."""
+    return BagStore(Path(store_root) / (spec.fingerprint() + folder_suffix(chooser)))
 
 
 def extract_slide(
@@ -64,14 +67,20 @@ def extract_slide(
     hash_source: bool = False,
     expect_sha256: str | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    slide_id: str | None = None,
+    replace: bool = False,
+    wait: bool = True,
+    chooser: Chooser | None = None,
 ) -> BagRecord:
     """Segment, lay, read, encode and save one slide; return its record, whose status is ok, failed or excluded.
 
     A slide that is done, with the same settings and an unchanged file, is not touched. An encoder that cannot be
-    loaded is not the slide's fault: that raises, and leaves no record.
+    loaded is not the slide's fault: that raises, and leaves no record. The slide is locked while it is worked on, so
+    that several commands can fill one store. The bag of another slide is not replaced: that is a failure that leaves
+    the store alone.
 
     Args:
-        path: the slide file; its stem is the slide id.
+        path: the slide file.
         spec: every choice that changes the bag.
         store_root: bags go to `store_root/<fingerprint of spec>/`.
         machine: device, threads, local weights.
@@ -80,42 +89,82 @@ def extract_slide(
         hash_source: put the file's SHA-256 into the record.
         expect_sha256: refuse the file, before anything is decoded, unless it has this hash.
         on_progress: called after every batch.
+        slide_id: of the bag; by default made from the file's name.
+        replace: the bag of another slide with the same id.
+        wait: for another process that works on this very slide; else `BusyError`.
+        chooser: says between levels which branches to go on with; tiles of the others are never read.
     """
     path, machine = Path(path), machine or Machine()
-    slide_id = slide_id_of(path)
-    store = store_for(store_root, spec)
+    slide_id = slide_id or slide_id_of(path)
+    store = store_for(store_root, spec, chooser)
     drawn = None if outlines is None else Path(outlines)
     try:
         source = Source.of(path, hashed=hash_source, expect_sha256=expect_sha256, mpp=mpp, outlines=drawn)
     except MarbleError as error:
-        return store.note(slide_id, "failed", "verify", describe(error))
-    if (known := done_already(store, slide_id, source, path)) is not None:
-        return known
-    work = _Extraction(path, slide_id, spec, machine, load_encoders(spec, machine), source, drawn, on_progress)
-    if not (store.root / SPEC_FILE).exists():
-        files.publish(store.root / SPEC_FILE, spec.to_toml())
+        known = known_record(store, slide_id)
+        if known is not None and known.status == "ok":  # a bag that is there stays, whatever became of the file
+            return BagRecord(slide_id=slide_id, status="failed", stage="verify", reason=_said(error, path))
+        return store.note(slide_id, "failed", "verify", _said(error, path))
+    if (done := _done(store, slide_id, source, path)) is not None:
+        return done
+    encoders = load_encoders(spec, machine)
+    lock = store.root / f".{file_stem(slide_id)}{locks.SUFFIX}"
+    with locks.hold(lock, f"slide '{slide_id}'", wait=wait, on_wait=tell):
+        if (done := _done(store, slide_id, source, path)) is not None:  # by whoever held the lock before us
+            return done
+        known = known_record(store, slide_id)
+        if not replace and known is not None and known.status == "ok" and source.is_another_than(source_in(known)):
+            raise OtherSlideError(
+                f"the store already holds a bag of another slide under the id '{slide_id}'",
+                where=path,
+                hint="Make ids from paths with --id-from path, use another store, or replace the bag with --replace",
+            )
+        work = _Extraction(path, slide_id, spec, machine, encoders, source, drawn, on_progress, chooser)
+        if not (store.root / SPEC_FILE).exists():
+            files.publish(store.root / SPEC_FILE, spec.to_toml())
+        try:
+            bag, details = work.run()
+            work.stage = "save"
+            return store.save(bag, details)
+        except _Excluded as reason:
+            return store.note(slide_id, "excluded", work.stage, str(reason), source=source.record())
+        except Exception as error:  # whatever a slide does, it ends in its own record
+            return store.note(slide_id, "failed", work.stage, _said(error, path), source=source.record())
+
+
+def _said(error: Exception, path: Path) -> str:
+    """An error for the record, without the slide's folders: they may be named after patients."""
+    return describe(error).replace(str(path), path.name).replace(str(path.parent) + "/", "")
+
+
+class OtherSlideError(InputError):
+    """Under a slide's id there is the bag of another slide."""
+
+
+def known_record(store: BagStore, slide_id: str) -> BagRecord | None:
+    """The slide's record, if there is one that can be read."""
     try:
-        bag, details = work.run()
-        work.stage = "save"
-        return store.save(bag, details)
-    except _Excluded as reason:
-        return store.note(slide_id, "excluded", work.stage, str(reason), source=source.record())
-    except Exception as error:  # whatever a slide does, it ends in its own record
-        return store.note(slide_id, "failed", work.stage, describe(error), source=source.record())
+        return store.record(slide_id) if store.record_path(slide_id).exists() else None
+    except (MarbleError, OSError):
+        return None  # a damaged record is made again
 
 
-def done_already(store: BagStore, slide_id: str, source: Source, path: Path) -> BagRecord | None:
+def source_in(record: BagRecord) -> Mapping[str, Any]:
+    """What a record says of the file it was made from."""
+    source = record.details.get("source", {})
+    return source if isinstance(source, dict) else {}
+
+
+def _done(store: BagStore, slide_id: str, source: Source, path: Path) -> BagRecord | None:
     """The slide's record if it needs no more work: same file, whole bag; or excluded, and still the same file."""
-    if not store.record_path(slide_id).exists():
+    record = known_record(store, slide_id)
+    if record is None or record.status == "failed" or not source.is_that_of(source_in(record), path):
         return None
     try:
-        record = store.record(slide_id)
-        if record.status == "failed" or not source.is_that_of(record.details.get("source", {}), path):
-            return None
         if record.status == "ok":
             store.check_hash(record)
     except (MarbleError, OSError):
-        return None  # a damaged record or bag is made again
+        return None  # a damaged bag is made again
     return record
 
 
@@ -135,6 +184,7 @@ class _Extraction:
     source: Source
     outlines: Path | None
     on_progress: Callable[[Progress], None] | None
+    chooser: Chooser | None = None
     stage: str = "open"
 
     def run(self) -> tuple[Bag, dict[str, Any]]:
@@ -150,11 +200,21 @@ class _Extraction:
             bag = Bag(self.slide_id, _levels(pyramid, tokens), self._provenance(slide, pyramid))
         details = {
             "source": self.source.record(),
-            "tissue": {"fraction": tissue.fraction, **tissue.measures},
+            "tissue": {
+                "fraction": tissue.fraction,
+                **tissue.measures,
+                "in_tiles": pyramid.tissue_in_tiles,
+                "beyond_tiles": pyramid.tissue_beyond,
+            },
             "lattice": pyramid.record(),
             "missing_tiles": [int(level.missing.sum()) for level in tokens],
-            "dropped_with_parent": [int((~level.encoded & ~level.missing).sum()) for level in tokens],
+            "dropped_with_parent": [
+                int((~level.encoded & ~level.missing & ~_rejected(level)).sum()) for level in tokens
+            ],
+            "quality": _quality(tokens[-1]),
         }
+        if self.chooser is not None:
+            details["route"] = self.chooser.identity()
         return bag, details
 
     def _encode(self, slide: Slide, pyramid: Pyramid) -> list[LevelTokens]:
@@ -173,18 +233,29 @@ class _Extraction:
             for level, encoder in enumerate(self.encoders):
                 parent = pyramid.parents[level]
                 keep = np.ones(len(pyramid.cells[level]), np.bool_) if parent is None else levels[-1].encoded[parent]
+                # below a branch that was not chosen nothing is read, not even to learn what is missing
+                only = None if self.chooser is None or not keep.any() else np.flatnonzero(keep)
+                count.add(0 if only is None else len(keep) - len(only))
                 done = encode_level(
                     slide, pyramid, level, encoder, pool, threads=threads, batch=self.spec.batch,
-                    dtype=self.spec.dtype, keep=keep & (missing <= limit), on_tiles=count.add,
+                    dtype=self.spec.dtype, keep=keep & (missing <= limit), only=only, on_tiles=count.add,
+                    quality=self.spec.quality if level == pyramid.depth - 1 else None,
                 )  # fmt: skip
                 levels.append(done)
                 missing += int(done.missing.sum())
+                if self.chooser is not None and level + 1 < pyramid.depth and missing <= limit:
+                    seen = _levels(pyramid, levels)
+                    levels[-1] = chosen(self.chooser, self.slide_id, pyramid, seen, done, level)
         if missing > limit:
             raise SlideError(
                 f"{missing} of {total} tiles lack pixels ({missing / total:.1%}; the limit is "
                 f"{self.spec.max_missing:.1%})",
                 where=slide.path.name,
                 hint="Copy or export the file again",
+            )
+        if not levels[-1].encoded.any():
+            raise _Excluded(
+                f"none of {len(levels[-1].encoded)} finest tiles is good enough to look at, or has a parent"
             )
         return levels
 
@@ -223,7 +294,8 @@ class _Extraction:
                 "backends": [encoder.backend for encoder in self.encoders],
                 "upsampled": pyramid.upsampled,
                 "cautions": cautions,
-            },
+            }
+            | ({} if self.chooser is None else {"route": self.chooser.identity()}),
         )
 
 
@@ -239,6 +311,16 @@ def _lay(slide: Slide, tissue: Tissue, spec: ExtractSpec) -> Pyramid:
         return lay(slide.l0_size_px, slide.mpp, tissue, spec.pyramid, name=slide.path.name)
     except NoTissueError as error:
         raise _Excluded(str(error)) from None
+
+
+def _rejected(level: LevelTokens) -> NDArray[np.bool_]:
+    return np.zeros(len(level.encoded), np.bool_) if level.rejected is None else level.rejected
+
+
+def _quality(finest: LevelTokens) -> dict[str, Any]:
+    """What the record says of how the bag's finest tiles look."""
+    looks = np.zeros((0, len(quality.COLUMNS)), np.float32) if finest.looks is None else finest.looks[finest.encoded]
+    return quality.to_record(looks, int(_rejected(finest).sum()))
 
 
 class _Counter:

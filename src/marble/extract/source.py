@@ -3,55 +3,93 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from marble import files
 from marble.errors import InputError, IntegrityError, TableError
+from marble.identifiers import SLIDE_EXTENSIONS, slide_id_of
 
-SLIDE_SUFFIXES = frozenset(
-    (".bif", ".czi", ".dcm", ".mrxs", ".ndpi", ".scn", ".svs", ".svslide", ".tif", ".tiff", ".vms", ".vmu")
-)
+IdFrom = Literal["stem", "path"]
+#: searched for in folders; pictures are not, since many a scanner leaves some of the label beside its slides
+SLIDE_SUFFIXES = frozenset(SLIDE_EXTENSIONS) - {".bmp", ".jpeg", ".jpg", ".png"}
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _SERIES_TAG = b"\x20\x00\x0e\x00UI"  # DICOM (0020,000E) SeriesInstanceUID, explicit little endian
 _DICOM_HEADER_BYTES = 1 << 16
+_SAMPLE_BYTES = 1 << 16
 
 
 def find_slides(paths: Iterable[str | Path]) -> list[Path]:
     """Every slide in `paths`, sorted. Folders are searched for known endings; a file named outright is taken as it is.
 
-    A DICOM slide is a series of files in one folder; it is given once, by the first of them.
+    A DICOM slide is a series of files in one folder; it is given once, by the first of them. What is called like a
+    slide and is none (a dangling link, a pipe, a folder without slides, a name that is not there) is given too: it
+    gets a status like any other, and the rest goes on. Only if nothing that was named is there, that is an error.
     """
-    found: dict[tuple[Path, str], Path] = {}
-    for given in map(Path, paths):
-        if not given.exists():
-            raise InputError("no such file or folder", where=given)
-        for path in [given] if given.is_file() else _inside(given):
-            found.setdefault((path.resolve(), path.name), path)
+    given = [Path(path) for path in paths]
+    if given and not any(os.path.lexists(path) for path in given):
+        raise InputError("no such file or folder", where=given[0], hint="Give slide files, or folders that hold some")
+    found: dict[tuple[str, str], Path] = {}
+    for one in given:
+        for path in _inside(one) if os.path.lexists(one) and one.is_dir() else [one]:
+            found.setdefault((os.path.realpath(path), path.name), path)
     return sorted(found.values())
 
 
-def slide_id_of(path: str | Path) -> str:
-    """A slide is named by its file's stem."""
-    return Path(path).stem
+def ids_of(paths: Sequence[Path], sources: Iterable[str | Path], how: IdFrom = "stem") -> dict[Path, str]:
+    """The slide id of each path: its file's stem, or its place below the folder that was given, that folder included.
+
+    `siteA/case1.svs`, found in `siteA`, is `case1` by its stem and `siteA__case1` by its path.
+    """
+    if how == "stem":
+        return {path: slide_id_of(path) for path in paths}
+    folders = [folder for folder in map(Path, sources) if os.path.lexists(folder) and folder.is_dir()]
+    named = {}
+    for path in paths:
+        above = next((folder for folder in folders if folder in path.parents), None)
+        steps = () if above is None else (above.resolve().name, *path.parent.relative_to(above).parts)
+        named[path] = "__".join((*filter(None, steps), slide_id_of(path)))
+    return named
 
 
-def name_clashes(paths: Sequence[Path]) -> dict[Path, str]:
+def name_clashes(paths: Sequence[Path], ids: Mapping[Path, str] | None = None) -> dict[Path, str]:
     """Paths that cannot be told apart by their slide id, each with the reason. Case and Unicode form do not count."""
+    known = ids or {path: slide_id_of(path) for path in paths}
     same: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
-        same[unicodedata.normalize("NFC", slide_id_of(path)).casefold()].append(path)
+        same[unicodedata.normalize("NFC", known[path]).casefold()].append(path)
     return {
-        path: f"slide id '{slide_id_of(path)}' is also that of {next(other for other in group if other is not path)}"
+        path: f"slide id '{known[path]}' is also that of {next(other for other in group if other is not path)}; "
+        "rename one of them, or make ids from paths with --id-from path"
         for group in same.values()
         if len(group) > 1
         for path in group
     }
+
+
+def unusable_names(ids: Mapping[Path, str]) -> dict[Path, str]:
+    """Paths whose name cannot be an id, each with the reason."""
+    refused = {}
+    for path, slide_id in ids.items():
+        if not slide_id:
+            refused[path] = "nothing in its name can be seen; rename it"
+        elif any("\ud800" <= letter <= "\udfff" for letter in slide_id):  # could be written into no table
+            refused[path] = "its name is not valid UTF-8; rename it"
+    return refused
+
+
+def size_of(path: Path) -> int:
+    """In bytes; 0 for what cannot be looked at."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +99,8 @@ class Source:
     Args:
         size: in bytes.
         mtime_ns: of the file.
+        sample_sha256: of its beginning, middle and end: cheap, and other for every other slide.
+        place: where the file lies, hashed, since folders may be named after patients.
         sha256: of the file, if it was asked for.
         verified: the hash was found in the user's manifest.
         mpp: pixel size given in place of the file's.
@@ -69,6 +109,8 @@ class Source:
 
     size: int
     mtime_ns: int
+    sample_sha256: str
+    place: str
     sha256: str | None = None
     verified: bool = False
     mpp: float | None = None
@@ -80,7 +122,9 @@ class Source:
     ) -> Source:
         """Look at the file; refuse it if its hash is not the expected one."""
         try:
+            _require_file(path)
             stat = path.stat()
+            sample = _sample(path, stat.st_size)
             digest = files.sha256_file(path) if hashed or expect_sha256 else None
             drawn = None if outlines is None else files.sha256_file(outlines)
         except OSError as error:
@@ -91,12 +135,16 @@ class Source:
                 where=path,
                 hint="Copy the slide again",
             )
-        return cls(stat.st_size, stat.st_mtime_ns, digest, expect_sha256 is not None, mpp, drawn)
+        place = files.sha256_bytes(os.fsencode(os.path.realpath(path)))[:16]
+        verified = expect_sha256 is not None
+        return cls(stat.st_size, stat.st_mtime_ns, sample, place, digest, verified, mpp, drawn)
 
     def record(self) -> dict[str, Any]:
         return {
             "bytes": self.size,
             "mtime_ns": self.mtime_ns,
+            "sample_sha256": self.sample_sha256,
+            "place": self.place,
             "sha256": self.sha256,
             "verified": self.verified,
             "mpp_given": self.mpp,
@@ -119,6 +167,19 @@ class Source:
         if recorded.get("mtime_ns") == self.mtime_ns:
             return self.sha256 is None or known is not None
         return known is not None and files.sha256_file(path) == known
+
+    def is_another_than(self, recorded: Mapping[str, Any]) -> bool:
+        """Whether a record was made from another slide, and not from an earlier state of this file.
+
+        The same place is the same slide, made again; a moved file is known by its content.
+        """
+        if self.sha256 is not None and recorded.get("sha256") is not None:
+            other = self.sha256 != recorded["sha256"]
+        elif "sample_sha256" in recorded:
+            other = (self.size, self.sample_sha256) != (recorded.get("bytes"), recorded["sample_sha256"])
+        else:  # a record of an earlier version
+            other = "bytes" in recorded and self.size != recorded["bytes"]
+        return other and recorded.get("place") != self.place
 
 
 def read_manifest(path: str | Path) -> dict[str, str]:
@@ -148,19 +209,42 @@ def _manifest_entry(line: str, where: str) -> tuple[str, str]:
 
 def _inside(folder: Path) -> list[Path]:
     candidates = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SLIDE_SUFFIXES and not path.name.startswith(".") and path.is_file()
+        path for path in folder.rglob("*") if path.suffix.lower() in SLIDE_SUFFIXES and not path.name.startswith(".")
     )
+    holding = {above for path in candidates for above in path.parents}
     seen: set[tuple[Path, bytes]] = set()
     kept = []
     for path in candidates:
-        series = _series(path) if path.suffix.lower() == ".dcm" else None
+        if path in holding and path.is_dir():
+            continue  # a folder named after the slide inside it
+        series = _series(path) if path.suffix.lower() == ".dcm" and path.is_file() else None
         if series is None or (path.parent, series) not in seen:
             kept.append(path)
         if series is not None:
             seen.add((path.parent, series))
     return kept
+
+
+def _require_file(path: Path) -> None:
+    """A file that ends when it is read to its end: no folder, pipe or device."""
+    if not os.path.lexists(path):
+        raise InputError("cannot be read: no such file", where=path)
+    if path.is_file():
+        return
+    if path.is_symlink() and not path.exists():
+        raise InputError("a link to a file that is not there", where=path, hint="Copy the slide itself")
+    what = "a folder, not a slide" if path.is_dir() else "not a regular file"
+    raise InputError(what, where=path, hint="Give the slide's own file")
+
+
+def _sample(path: Path, size: int) -> str:
+    """The SHA-256 of a file's beginning, middle and end."""
+    parts = []
+    with open(path, "rb") as file:
+        for start in sorted({0, max(0, size // 2 - _SAMPLE_BYTES // 2), max(0, size - _SAMPLE_BYTES)}):
+            file.seek(start)
+            parts.append(file.read(_SAMPLE_BYTES))
+    return files.sha256_bytes(b"".join(parts))
 
 
 def _series(path: Path) -> bytes | None:

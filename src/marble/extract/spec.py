@@ -14,6 +14,7 @@ from marble.bags.provenance import Sha256
 from marble.encoders import Encoder, encoder_row, load_encoder
 from marble.errors import MarbleError
 from marble.slides.lattice import PyramidSpec
+from marble.slides.quality import QualitySpec
 from marble.slides.tissue import TissueSpec
 from marble.specs import Spec
 
@@ -23,6 +24,7 @@ class ExtractSpec(Spec):
 
     pyramid: PyramidSpec
     tissue: TissueSpec = TissueSpec()
+    quality: QualitySpec = QualitySpec()
     encoders: tuple[str, ...] = Field(default=("lite0",), description="one for all levels, or one for each")
     weights_sha256: dict[str, Sha256] = Field(
         default_factory=dict, description="encoder name -> hash its weights must have"
@@ -94,6 +96,11 @@ def load_encoders(spec: ExtractSpec, machine: Machine) -> list[Encoder]:
         )
         for name in spec.encoder_of_level
     ]
+
+
+def forget_encoders() -> None:
+    """Let go of what `load_encoders` keeps, where other processes do the work."""
+    _loaded.cache_clear()
 
 
 @lru_cache(maxsize=4)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from marble import files
 from marble.attribution import Curves, Explanation, deletion_insertion, explain, score_of
-from marble.attribution.maps import is_placed, l0_size
 from marble.attribution.tile_map import TileMap
 from marble.bags.bag import Bag
 from marble.bags.store import file_stem
@@ -45,6 +44,7 @@ class Written:
 
     sentence: str
     files: tuple[Path, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def write_heatmaps(
@@ -62,7 +62,7 @@ def write_heatmaps(
     written: list[Path] = []
     slide = None if slide_file is None else _same_slide(Slide.open(slide_file, mpp=_mpp(bag)), bag)
     try:
-        size = l0_size(bag)
+        size = bag.l0_size_px
         picture = blank(size, spec.size) if slide is None else slide.thumbnail(spec.size)
         for tiles in shown:
             framed = draw_heatmap(picture, size, tiles, _at_level(words, tiles), mpp=_mpp(bag), colours=spec.colours)
@@ -78,16 +78,12 @@ def write_heatmaps(
     if spec.curves:
         numbers["faithfulness"] = _faithfulness(predictor, bag, explanation, shown[-1])
     written.append(files.publish_json(out / f"{stem}.json", numbers))
-    return Written(sentence(explanation.answer), tuple(written))
+    return Written(sentence(explanation.answer), tuple(written), explanation.answer.warnings)
 
 
 def sentence(answer: Answer) -> str:
     """The prediction in words, as titles and panels show it."""
-    if answer.label is None:
-        text = f"risk {answer.readout['risk']:.4g}"
-    else:
-        text = f"predicted {answer.label}, p = {answer.readout[f'p_{answer.label}']:.4f}"
-    return f"{text}, order SD {answer.prediction.order_sd:.2g}"
+    return f"{answer.sentence}, order SD {answer.prediction.order_sd:.2g}"
 
 
 def _about(predictor: Predictor, explanation: Explanation) -> str:
@@ -135,7 +131,7 @@ def _mpp(bag: Bag) -> float | None:
 def _same_slide(slide: Slide, bag: Bag) -> Slide:
     """Refuse to draw a bag's values over another picture than it was made from."""
     known = bag.provenance.slide
-    if not is_placed(bag) or known is None:
+    if not bag.is_placed or known is None:
         slide.close()
         raise InputError("the bag does not know where its tiles lie on the slide", where=bag.slide_id,
                          hint="Give the slide's id in place of its file to draw the lattice alone")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Numpy and safetensors files that somebody else wrote: header first, numbers only.
+"""Numpy files that somebody else wrote: header first, numbers only.
 
 A `.npy` file may hold pickled objects; here its header is read on its own, and anything but numbers is refused before a
 byte of the data is touched.
@@ -13,7 +13,6 @@ from typing import BinaryIO, cast
 
 import numpy as np
 
-from marble.bags.tensors import map_file
 from marble.errors import BagError, IntegrityError
 from marble.interchange.hdf5 import MAX_BYTES, Array
 
@@ -45,15 +44,6 @@ def read_npz(path: Path, key: str) -> Array:
         raise IntegrityError(
             f"array '{key}' cannot be read: {error}", where=path, hint="Copy or make the file again"
         ) from None
-
-
-def read_safetensors(path: Path) -> Array:
-    """(…) the tensor named `features`, or the only one."""
-    tensors, _ = map_file(path)
-    name = "features" if "features" in tensors else next(iter(tensors), "")
-    if not tensors or (name != "features" and len(tensors) > 1):
-        raise BagError(f"no tensor 'features' among {sorted(tensors)}", where=path)
-    return tensors[name].numpy()
 
 
 def _header(file: BinaryIO, path: Path) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:

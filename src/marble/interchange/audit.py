@@ -22,6 +22,7 @@ class AuditRow:
         partial: tiles whose centre lies in their parent, but which stick out of it.
         orphans: tiles whose centre lies in no tile of the level above.
         collided: tiles left out because another one has their cell.
+        places: whether it is known where the tiles lie.
         childless: tiles of this level, in the bag, that no tile of the next level has as parent.
     """
 
@@ -37,6 +38,7 @@ class AuditRow:
     collided: int
     kept: int
     childless: int | None
+    places: bool = True  # False: the files hold no coordinates
 
     def percentages(self) -> dict[str, float | None]:
         """Shares of the level's distinct tiles; childless of those in the bag."""
@@ -58,7 +60,9 @@ def verdict(rows: Sequence[AuditRow]) -> str:
     slides = len({row.slide_id for row in rows})
     if not fine:
         kept, collided = (sum(getattr(row, name) for row in rows) for name in ("kept", "collided"))
-        return f"one level: {kept:,} tiles of {slides} slides; {collided:,} left out for a shared cell"
+        placeless = len({row.slide_id for row in rows if not row.places})
+        said = f"; {placeless} of them without coordinates, so without heatmaps" if placeless else ""
+        return f"one level: {kept:,} tiles of {slides} slides{said}; {collided:,} left out for a shared cell"
     exact, partial, orphans = (sum(getattr(row, name) for row in fine) for name in ("exact", "partial", "orphans"))
     collided = sum(row.collided for row in rows)
     total = exact + partial + orphans

@@ -74,6 +74,7 @@ def _audit(
                 collided=level.collided,
                 kept=len(level.rows),
                 childless=None if below is None else len(level.rows) - len(np.unique(below)),
+                places=levels[k].placeless is None,
             )
         )
     return rows

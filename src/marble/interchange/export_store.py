@@ -20,7 +20,7 @@ from marble import files
 from marble.bags.bag import Bag
 from marble.bags.provenance import Geometry
 from marble.bags.store import BagStore, file_stem
-from marble.errors import BagError, InputError
+from marble.errors import BagError, InputError, MarbleError
 from marble.interchange.hdf5 import Array
 from marble.version import VERSION
 
@@ -28,14 +28,22 @@ UNKNOWN_ENCODER = "unknown"
 _CHUNK_BYTES = 1 << 20
 
 
-def export_store(store: Path, out: Path) -> Iterator[Path]:
-    """Write every bag of a store, yielding each file once it is complete on disk."""
-    bags = BagStore(store)
+def export_store(store: Path, out: Path, failed: list[tuple[str, str]] | None = None) -> Iterator[Path]:
+    """Write every bag of a store, or of the only store below a folder, yielding each file once it is complete.
+
+    A bag that cannot be exported is put into `failed` with its reason, if that is given, and the rest goes on.
+    """
+    bags = BagStore.find(store)
     slides = bags.slide_ids()
     if not slides:
         raise InputError("no bags to export", where=store, hint="Make them with `marble extract` or `marble import`")
     for slide_id in slides:
-        yield from _export(bags.load(slide_id), out, bags.bag_path(slide_id))
+        try:
+            yield from _export(bags.load(slide_id), out, bags.bag_path(slide_id))
+        except MarbleError as error:
+            if failed is None:
+                raise
+            failed.append((slide_id, str(error)))
 
 
 def _export(bag: Bag, out: Path, where: Path) -> Iterator[Path]:
@@ -44,7 +52,7 @@ def _export(bag: Bag, out: Path, where: Path) -> Iterator[Path]:
         raise BagError(
             "the bag does not know its tiles' size or place on the slide, which the format needs",
             where=where,
-            hint="Import it again with the option `tile_px`, the side of a tile as it was encoded",
+            hint="Import it again from files with coordinates, with --tile-px, the side of a tile as it was encoded",
         )
     name = f"{file_stem(bag.slide_id)}.h5"
     for k, geometry in enumerate(provenance.levels):
@@ -81,10 +89,8 @@ def _write_level(file: Any, prefix: str, bag: Bag, k: int, *, with_parent: bool)
 
 def level0_coordinates(bag: Bag, k: int) -> Array:
     """(N, 2) int64 (x, y) of every tile's top-left corner in level-0 pixels."""
-    assert bag.provenance.l0_origin_px is not None
-    extent = bag.provenance.levels[k].l0_extent_px
-    columns_rows = bag.levels[k].cells.numpy()[:, ::-1].astype(np.int64)
-    return np.asarray(columns_rows * extent + np.array(bag.provenance.l0_origin_px, np.int64))
+    assert bag.is_placed
+    return np.ascontiguousarray(bag.boxes(k)[:, :2])
 
 
 def _dataset(file: Any, name: str, values: Array) -> Any:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from marble.errors import BagError, InputError
-from marble.interchange.layouts import encoder_of_folder, read_hdf5
+from marble.errors import InputError
+from marble.identifiers import slide_id_of
+from marble.interchange.attributes import encoder_of_folder
+from marble.interchange.layouts import read_hdf5
+from marble.interchange.plain import PLAIN_SUFFIXES, read_plain
 from marble.interchange.slideflow import index_of, read_slideflow
 from marble.interchange.tiles import LevelHints, Tiles, checked
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
-PICKLE_SUFFIXES = (".pt", ".pth", ".pkl")
-_SUFFIXES = (*HDF5_SUFFIXES, ".safetensors", ".npy", *PICKLE_SUFFIXES)  # the first that a slide has is taken
+_SUFFIXES = (*HDF5_SUFFIXES, *PLAIN_SUFFIXES)  # the first that a slide has is taken
+_ZARR = "zarr stores (SpatialData, LazySlide) are not read: save each slide's features and coordinates as .npy or HDF5"
+
+
+@dataclass
+class Found:
+    """The feature files of one level by slide, and the slides whose file is in doubt, with the reason."""
+
+    files: dict[str, Path] = field(default_factory=dict)
+    doubts: dict[str, str] = field(default_factory=dict)
 
 
 def parse_levels(levels: Sequence[str]) -> list[tuple[float, Path]]:
@@ -34,40 +46,44 @@ def parse_levels(levels: Sequence[str]) -> list[tuple[float, Path]]:
     return sorted(found, key=lambda level: level[0])
 
 
-def find_features(folder: Path, encoder: str | None = None) -> dict[str, Path]:
+def find_features(folder: Path, encoder: str | None = None) -> Found:
     """Every slide's features file in a tool's output folder, by slide id (the file's stem)."""
     direct = _by_slide(folder.iterdir())
-    if direct:
+    if direct.files:
         return direct
     inside = _feature_folder(folder, encoder)
     found = _by_slide(inside.iterdir()) if inside is not None else _by_slide(folder.rglob("*.h5"))
-    if not found:
-        raise InputError(f"no features here ({', '.join(_SUFFIXES[:4])})", where=folder)
+    if not found.files:
+        zarr = any(path.suffix == ".zarr" for path in folder.iterdir())
+        raise InputError(f"no features here ({', '.join(_SUFFIXES)})", where=folder, hint=_ZARR if zarr else None)
     return found
 
 
 def read_level(path: Path, hints: LevelHints) -> Tiles:
     """One level of one slide, by the layout that its files have."""
-    if path.suffix in PICKLE_SUFFIXES:
-        raise BagError(
-            f"a {path.suffix} file is a pickle, which can run any code when it is opened: it is not read",
-            where=path,
-            hint="Use the HDF5 files of the same tool (CLAM: h5_files), or export it to .npy or .safetensors",
-        )
-    slideflow = hints.layout == "slideflow" or path.suffix not in HDF5_SUFFIXES or index_of(path).is_file()
-    return checked(read_slideflow(path, hints) if slideflow else read_hdf5(path, hints), hints, path)
+    if hints.layout == "slideflow" or index_of(path).is_file():
+        found = read_slideflow(path, hints)
+    elif path.suffix in HDF5_SUFFIXES:
+        found = read_hdf5(path, hints)
+    else:
+        found = read_plain(path, hints)
+    return checked(found, hints, path)
 
 
-def _by_slide(paths: Iterable[Path]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+def _by_slide(paths: Iterable[Path]) -> Found:
+    found = Found()
     for path in sorted(paths):
-        if path.suffix not in _SUFFIXES or path.name.startswith(".") or not path.is_file():
+        if path.suffix not in _SUFFIXES or path.name.startswith("."):
             continue
-        known = found.get(path.stem)
-        if known is not None and known.suffix == path.suffix:
-            raise InputError(f"two files of slide '{path.stem}': {known} and {path}", hint="Keep one of them")
-        if known is None or _SUFFIXES.index(path.suffix) < _SUFFIXES.index(known.suffix):
-            found[path.stem] = path
+        slide_id = slide_id_of(path)
+        known = found.files.setdefault(slide_id, path)
+        if not path.is_file():
+            reason = "a folder" if path.is_dir() else "no file that can be read (a broken link?)"
+            found.doubts[slide_id] = f"{path}: this is {reason}"
+        elif known != path and known.suffix == path.suffix:
+            found.doubts[slide_id] = f"two files of slide '{slide_id}', {known} and {path}: keep one of them"
+        elif _SUFFIXES.index(path.suffix) < _SUFFIXES.index(known.suffix):
+            found.files[slide_id] = path
     return found
 
 

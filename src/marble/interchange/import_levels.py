@@ -11,12 +11,12 @@ from marble.compute import Done, Executor, Inline
 from marble.errors import BagError, InputError, MarbleError
 from marble.interchange.audit import AuditRow, publish_table, verdict
 from marble.interchange.building import nested_bag
-from marble.interchange.finding import HDF5_SUFFIXES, find_features, parse_levels, read_level
+from marble.interchange.finding import HDF5_SUFFIXES, Found, find_features, parse_levels, read_level
 from marble.interchange.grids import Policy
 from marble.interchange.hdf5 import open_foreign
-from marble.interchange.layouts import is_zoommil
 from marble.interchange.multilevel import level_groups, read_multilevel
 from marble.interchange.tiles import LevelHints, Tiles, anchor_of, checked, unit_of
+from marble.interchange.zoommil import is_zoommil
 
 AUDIT_NAME = "audit.csv"
 
@@ -31,6 +31,7 @@ class SlideJob:
     together: bool
     policy: Policy
     store: Path
+    doubt: str | None = None  # why no file can be taken
 
 
 @dataclass
@@ -64,6 +65,7 @@ def import_levels(
     units: str | None = None,
     anchor: str | None = None,
     layout: str | None = None,
+    no_coordinates: bool = False,
     executor: Executor | None = None,
 ) -> ImportResult:
     """Import `MAGNIFICATION:FOLDER` levels; one slide at a time, a failing one is noted and the rest goes on.
@@ -81,23 +83,35 @@ def import_levels(
         units: `px` or `um`, of the coordinates.
         anchor: `top-left` or `centre`: what of the tile the coordinates point at.
         layout: the tool, when it cannot be seen from the files.
+        no_coordinates: import one level without places, for models that read none; cells are made up.
         executor: where slides are read; `Processes(1, timeout_s=...)` survives files on which the HDF5 library itself
             crashes or never returns. By default this process.
     """
     found = parse_levels(levels)
+    if no_coordinates and len(found) > 1:
+        what = "without coordinates no parents can be found, so only one level can be imported"
+        raise InputError(what, hint="Leave out --no-coordinates, or give one --level")
     if extents is not None and len(extents) != len(levels):
         raise InputError(f"{len(extents)} extents for {len(levels)} levels")
     sides: Sequence[float | None] = [None] * len(levels) if extents is None else extents
     given = {parse_levels([text])[0][0]: side for text, side in zip(levels, sides, strict=True)}
     hints = [
         LevelHints(
-            magnification, given[magnification], tile_px, slide_mpp, encoder, unit_of(units), anchor_of(anchor), layout
+            magnification,
+            given[magnification],
+            tile_px,
+            slide_mpp,
+            encoder,
+            unit_of(units),
+            anchor_of(anchor),
+            layout,
+            no_coordinates,
         )
         for magnification, _ in found
     ]
     by_level = [find_features(folder, encoder) for _, folder in found]
     shared = len(found) > 1 and len({folder.resolve() for _, folder in found}) == 1
-    together = shared and _holds_groups(list(by_level[0].values()))
+    together = shared and _holds_groups(list(by_level[0].files.values()))
     return _import(by_level, hints, together, store, policy, audit_path, tell, executor)
 
 
@@ -120,6 +134,8 @@ def import_multilevel(
 
 def import_slide(job: SlideJob) -> list[AuditRow]:
     """Read one slide, build its bag, save it."""
+    if job.doubt is not None:
+        raise BagError(job.doubt)
     levels = _read_together(job) if job.together else _read_separately(job)
     bag, rows = nested_bag(job.slide_id, levels, job.hints, job.policy)
     BagStore(job.store).save(bag, {"audit": [asdict(row) for row in rows], "policy": job.policy}, stage="import")
@@ -127,7 +143,7 @@ def import_slide(job: SlideJob) -> list[AuditRow]:
 
 
 def _import(
-    by_level: Sequence[dict[str, Path]],
+    by_level: Sequence[Found],
     hints: Sequence[LevelHints],
     together: bool,
     store: Path,
@@ -140,15 +156,24 @@ def _import(
         raise InputError(f"policy '{policy}' is neither drop nor nearest")
     chosen: Policy = "drop" if policy == "drop" else "nearest"
     jobs = [
-        SlideJob(slide, tuple(files.get(slide) for files in by_level), tuple(hints), together, chosen, store)
-        for slide in sorted({slide for files in by_level for slide in files})
+        SlideJob(
+            slide,
+            tuple(found.files.get(slide) for found in by_level),
+            tuple(hints),
+            together,
+            chosen,
+            store,
+            next((found.doubts[slide] for found in by_level if slide in found.doubts), None),
+        )
+        for slide in sorted({slide for found in by_level for slide in found.files})
     ]
     result = ImportResult(store, audit_path or store / AUDIT_NAME)
     for outcome in (executor or Inline()).map(import_slide, jobs):
         slide_id = outcome.item.slide_id
         if isinstance(outcome, Done):
             result.rows.extend(outcome.result)
-            tell(f"{slide_id}: {' + '.join(str(row.kept) for row in outcome.result)} tiles")
+            places = "" if all(row.places for row in outcome.result) else " without places (no coordinates)"
+            tell(f"{slide_id}: {' + '.join(str(row.kept) for row in outcome.result)} tiles{places}")
         else:
             BagStore(store).note(slide_id, "failed", "import", outcome.reason)
             result.failed.append((slide_id, outcome.reason))

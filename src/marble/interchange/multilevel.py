@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from marble.errors import BagError
+from marble.interchange.attributes import grid_of, number, text
 from marble.interchange.grids import pitch
 from marble.interchange.hdf5 import ForeignFile, open_foreign
-from marble.interchange.layouts import grid_of, number, text
 from marble.interchange.tiles import LevelHints, Tiles
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from marble.bags.provenance import EncoderIdentity, Geometry, Provenance, SlideIdentity
+from marble.bags.provenance import MADE_UP_CELLS, EncoderIdentity, Geometry, Provenance, SlideIdentity
 from marble.errors import BagError
 from marble.interchange.tiles import LevelHints, Tiles, in_pixels
 
@@ -22,7 +22,7 @@ def in_one_unit(levels: Sequence[Tiles]) -> list[Tiles]:
     if len(units) > 1:
         raise BagError(
             "one level's coordinates are in pixels, another's in um",
-            hint="Give the slides' um per pixel (option `slide_mpp`)",
+            hint="Give the slides' um per pixel with --slide-mpp",
         )
     return list(levels)
 
@@ -58,6 +58,9 @@ def provenance_of(
 def _plane(levels: Sequence[Tiles], notes: dict[str, Any]) -> float | None:
     """How many units of the coordinates make a pixel of the plane in which extents are recorded."""
     finest = levels[-1]
+    if finest.placeless:
+        notes[MADE_UP_CELLS] = "without coordinates; tiles are in the order of the file"
+        return None
     if any(tiles.tile_px is None for tiles in levels):
         notes["geometry"] = "not recorded: the files do not say how many pixels wide a tile was encoded"
         return None

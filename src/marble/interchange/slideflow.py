@@ -1,8 +1,4 @@
-"""Slideflow's bags: features beside `SLIDE.index.npz` (centres in level-0 pixels) and one `bags_config.json`.
-
-Slideflow writes the features themselves as `.pt`, which is a pickle and is not read; exported to `.npy`,
-`.safetensors` or `.h5` under the same name they are.
-"""
+"""Slideflow's bags: features beside `SLIDE.index.npz` (centres in level-0 pixels) and one `bags_config.json`."""
 
 from __future__ import annotations
 
@@ -11,9 +7,10 @@ from typing import Any
 
 from marble import files
 from marble.errors import BagError
-from marble.interchange.arrays import read_npy, read_npz, read_safetensors
+from marble.interchange.arrays import read_npz
+from marble.interchange.attributes import FEATURE_NAMES, number, text, whole_number
 from marble.interchange.hdf5 import Array, open_foreign
-from marble.interchange.layouts import FEATURE_NAMES, number, text, whole_number
+from marble.interchange.plain import PLAIN_SUFFIXES, arrays_of, features_of
 from marble.interchange.tiles import LevelHints, Tiles
 
 CONFIG = "bags_config.json"
@@ -47,10 +44,8 @@ def read_slideflow(path: Path, hints: LevelHints) -> Tiles:
 
 
 def _features(path: Path) -> Array:
-    if path.suffix == ".npy":
-        return read_npy(path)
-    if path.suffix == ".safetensors":
-        return read_safetensors(path)
+    if path.suffix in PLAIN_SUFFIXES:
+        return features_of(arrays_of(path), path)
     with open_foreign(path) as file:
         name = next((name for name in FEATURE_NAMES if name in file), None)
         if name is None:

@@ -16,6 +16,7 @@ from marble.interchange.hdf5 import Array
 CoordinateUnit = Literal["px", "um"]
 Anchor = Literal["top-left", "centre"]
 LIMIT = 2**31
+NO_PLACES: Array = np.empty((0, 2))
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class LevelHints:
         units: of the coordinates.
         anchor: what of the tile the coordinates point at.
         layout: the tool's name, when it cannot be seen from the file.
+        no_coordinates: places are not known and not needed; cells are then made up, whatever the files hold.
     """
 
     magnification: float
@@ -41,6 +43,7 @@ class LevelHints:
     units: CoordinateUnit | None = None
     anchor: Anchor | None = None
     layout: str | None = None
+    no_coordinates: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Tiles:
     slide_size_px: tuple[int, int] | None = None
     parent: Array | None = None
     slide_magnification: float | None = None
+    placeless: str | None = None  # where coordinates were looked for, if there are none
 
     @property
     def source(self) -> str:
@@ -83,9 +87,17 @@ def anchor_of(text: str | None) -> Anchor | None:
 
 def checked(tiles: Tiles, hints: LevelHints, path: Path) -> Tiles:
     """The tiles with the user's word put in, the corner as anchor and the side known; or the reason why not."""
-    if 0 in (len(tiles.features), len(tiles.xy)):
+    if tiles.features.ndim == 0 or 0 in (len(tiles.features), 1 if tiles.placeless else len(tiles.xy)):
         raise BagError("no tiles: a slide without tokens predicts nothing", where=path)
     features = _matrix(tiles.features, path)
+    if hints.no_coordinates:
+        return _in_a_square(replace(tiles, features=features, encoder=hints.encoder or tiles.encoder))
+    if tiles.placeless:
+        raise BagError(
+            f"no coordinates: {tiles.placeless}",
+            where=path,
+            hint="Give files that have them; or import one level with --no-coordinates, for models that read no places",
+        )
     if tiles.xy.ndim != 2 or tiles.xy.shape[1] != 2 or tiles.xy.dtype.kind not in "iuf":
         raise BagError(f"coordinates must be (N, 2) numbers, got {tiles.xy.shape} {tiles.xy.dtype}", where=path)
     xy = tiles.xy.astype(np.float64)
@@ -116,6 +128,15 @@ def checked(tiles: Tiles, hints: LevelHints, path: Path) -> Tiles:
     return replace(tiles, xy=corner, extent=extent)
 
 
+def _in_a_square(tiles: Tiles) -> Tiles:
+    """Tiles without places, row by row in a square of cells: in order, but where they lay is not known."""
+    order = np.arange(len(tiles.features))
+    width = ceil(len(order) ** 0.5)
+    xy = np.stack([order % width, order // width], axis=1).astype(np.float64)
+    placeless = tiles.placeless or "not wanted"
+    return replace(tiles, xy=xy, unit="px", extent=1.0, tile_px=None, magnification=None, placeless=placeless)
+
+
 def in_pixels(tiles: Tiles) -> Tiles:
     """Coordinates in um as level-0 pixels; `slide_mpp` must be known."""
     assert tiles.slide_mpp is not None
@@ -142,7 +163,7 @@ def _side(tiles: Tiles, xy: Floats, path: Path) -> float:
         raise BagError(
             "the tile size is not in the file and cannot be seen from the coordinates",
             where=path,
-            hint="Give it as the side of a tile in level-0 pixels (option `extents`, one per level)",
+            hint="Give the side of a tile in level-0 pixels with --extents, one per level",
         )
     return found
 

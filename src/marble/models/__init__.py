@@ -2,18 +2,21 @@
 
 from marble.models.base import BagModel, Output, Side
 from marble.models.originals.weights import load_reference
-from marble.models.recipe import COMMON, Recipe
-from marble.models.registry import MODELS, build, model_class, model_options
+from marble.models.recipe import COMMON, SMALL_BELOW, Recipe, small
+from marble.models.registry import MODELS, build, list_models, model_class, model_options
 
 __all__ = [
     "COMMON",
     "MODELS",
+    "SMALL_BELOW",
     "BagModel",
     "Output",
     "Recipe",
     "Side",
     "build",
+    "list_models",
     "load_reference",
     "model_class",
     "model_options",
+    "small",
 ]

@@ -6,9 +6,9 @@ done to a bag before a training step it says in `augment`; what its authors did 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,8 @@ class BagModel(nn.Module):
     #: how they trained it for survival, and with which of its options, where they did so in another way
     authors_survival_recipe: ClassVar[Recipe | None] = None
     authors_survival_options: ClassVar[Mapping[str, Any]] = {}
+    #: the options it is given by `recipe = "small"`
+    small_options: ClassVar[Mapping[str, Any]] = {}
     #: prefix in the original repository's state dict -> prefix in ours
     reference_names: ClassVar[Mapping[str, str]] = {}
     #: prefixes of tensors in original checkpoints that are not part of the model
@@ -75,13 +77,30 @@ class BagModel(nn.Module):
     def forward(self, bag: Bag) -> Output:
         raise NotImplementedError
 
-    def __call__(self, bag: Bag) -> Output:
-        output: Output = super().__call__(bag)
+    @overload
+    def __call__(self, bag: Bag | Tensor) -> Output: ...
+
+    @overload
+    def __call__(self, bag: Sequence[Bag | Tensor]) -> list[Output]: ...
+
+    def __call__(self, bag: Bag | Tensor | Sequence[Bag | Tensor]) -> Output | list[Output]:
+        """An output for a bag, or for tokens (N, D) of one level; a list of outputs for a list."""
+        if isinstance(bag, list | tuple):
+            return [self(one) for one in bag]
+        assert isinstance(bag, Bag | Tensor)
+        output: Output = super().__call__(bag if isinstance(bag, Bag) else Bag.of_tokens(bag))
         return output
 
     def augment(self, bag: Bag, rng: torch.Generator) -> Bag:
         """What is done to a bag before each training step; nothing, unless the model's paper says so."""
         return bag
+
+    def coarse_tokens(self, seen: Bag) -> Tensor:
+        """(T, W) what the model makes of the finest tiles of `seen`, which holds only the coarse levels of a bag.
+
+        Models that look at nothing but the finest level make nothing of them: the tokens, standardised if it is.
+        """
+        return self.cast(seen.finest, seen, seen.depth - 1)
 
     def extra_loss(self, out: Output, label: int) -> Tensor | None:
         """A further loss that needs the class label (CLAM's instance clustering); None for everyone else."""

@@ -1,8 +1,9 @@
-"""`Recipe`: how a model is trained. `COMMON` is the paper's."""
+"""`Recipe`: how a model is trained. `COMMON` is the paper's, `small` the one for few slides."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 
@@ -23,7 +24,7 @@ class Recipe:
     epochs: int = 30
     patience: int = 10
     patience_from: int = 0  # early stopping never before this epoch
-    select_by: Literal["metric", "loss"] = "metric"
+    select_by: Literal["metric", "loss", "last"] = "metric"  # "last" chooses nothing: the last epoch is kept
     choose_from: int = 1  # no epoch before this one is chosen; of a shorter training the last one
     accumulate: int = 1
     accumulate_by: Literal["mean", "sum"] = "mean"  # of the slides of one step
@@ -36,7 +37,26 @@ class Recipe:
     survival_loss: Literal["cox", "nll"] = "cox"
     sampling: Literal["shuffle", "weighted", "fixed"] = "shuffle"
     precision: Literal["float32", "mixed-float16"] = "float32"
+    standardise: bool = False  # tokens by the training slides' mean and SD, per level and feature
+    ema: float | None = None  # decay of the averaged weights that are validated and kept; None keeps the weights
     decay_exempt: bool = True  # biases, norms and SSM parameters are kept out of weight decay
 
 
 COMMON = Recipe()
+
+#: training slides below which the small recipe is the default: what it was searched for and shown on
+SMALL_BELOW = 300
+#: optimiser steps the small recipe aims at, and its least and most epochs
+SMALL_STEPS, SMALL_EPOCHS = 2400, (5, 40)
+
+
+def small(slides: int) -> Recipe:
+    """The recipe for cohorts of few slides, of which `slides` are trained on: epochs for a number of steps."""
+    least, most = SMALL_EPOCHS
+    return Recipe(
+        lr=3e-4,
+        warmup=1,
+        epochs=min(most, max(least, ceil(SMALL_STEPS / slides))),
+        select_by="last",
+        standardise=True,
+    )

@@ -16,6 +16,8 @@ from marble.specs import unknown_choice
 #: name -> "module:class"; imported only when built
 MODELS: dict[str, str] = {
     "marble": "marble.models.zoo.marble:Marble",
+    "probe": "marble.models.zoo.probe:Probe",
+    "tiles": "marble.models.zoo.probe:Tiles",
     "mean": "marble.models.zoo.pooling:MeanMIL",
     "max": "marble.models.zoo.pooling:MaxMIL",
     "abmil": "marble.models.zoo.abmil:ABMIL",
@@ -33,6 +35,11 @@ MODELS: dict[str, str] = {
     "csmil": "marble.models.zoo.csmil:CSMIL",
     "zoommil": "marble.models.zoo.zoommil:ZoomMIL",
 }
+
+
+def list_models() -> list[str]:
+    """Every name that `build` and `fit` take."""
+    return list(MODELS)
 
 
 def model_class(name: str) -> type[BagModel]:

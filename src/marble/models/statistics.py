@@ -38,7 +38,7 @@ class Moments:
 
     def add(self, tokens: Tensor) -> None:
         """Merge tokens (T, D), chunk by chunk, each around its own mean: no difference of large squares."""
-        for part in tokens.detach().split(CHUNK):
+        for part in torch.split(tokens.detach(), CHUNK):
             x = part.double()
             mean = x.mean(dim=0)
             squares = (x - mean).square().sum(dim=0)

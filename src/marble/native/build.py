@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -21,7 +23,6 @@ LIBRARY = FOLDER / "kernels.so"
 FLAGS = (
     "-std=c++17",
     "-O3",
-    "-fopenmp",
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -30,6 +31,14 @@ FLAGS = (
 )
 # OpenMP, because torch's threads are OpenMP's: the kernels must run on those same threads. Others would have to share
 # the processor with torch's, which spin for milliseconds after every product.
+#: ways to ask for OpenMP, the best first; a compiler that knows none of them makes kernels of one thread
+OPENMP: tuple[tuple[str, ...], ...] = (
+    # Apple's compiler has the pragmas but neither header nor library; the functions are those of torch's libomp, which
+    # is loaded before the kernels.
+    (("-Xpreprocessor", "-fopenmp", "-undefined", "dynamic_lookup"), ())
+    if sys.platform == "darwin"
+    else (("-fopenmp",), ())
+)
 #: the instructions of every x86 processor since 2013; whoever loads the library checks for them
 X86_FLAGS = ("-mavx2", "-mfma")
 
@@ -46,13 +55,30 @@ def fingerprint() -> str:
     return hashlib.sha256(text).hexdigest()
 
 
+def wheel_tag() -> str:
+    """The kernels are loaded by ctypes: they depend on the platform, not on the version of Python."""
+    return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
 def build() -> str | None:
-    """Compile; None if that worked, else why not. A library that is there is only ever replaced as a whole."""
+    """Compile; None if that worked, else why not. A library that is there is only ever replaced as a whole.
+
+    $CXXFLAGS come last, so that they can ask for another optimisation or for sanitizers.
+    """
     cxx = compiler()
     if cxx is None:
         return "no C++ compiler found (c++, g++, clang++ or $CXX)"
     named = f'-DMARBLE_FINGERPRINT="{fingerprint()}"'
     flags = (*FLAGS, named, *(X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ()))
+    reason = None
+    for openmp in OPENMP:
+        reason = _compile(cxx, (*flags, *openmp, *shlex.split(os.environ.get("CXXFLAGS", ""))))
+        if reason is None:
+            break
+    return reason
+
+
+def _compile(cxx: str, flags: tuple[str, ...]) -> str | None:
     scratch = LIBRARY.with_suffix(f".{os.getpid()}.tmp")
     try:
         made = subprocess.run(

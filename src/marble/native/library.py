@@ -1,6 +1,8 @@
 """The compiled kernels, if this installation has them; callers decide what to do without them.
 
-A kernel is a C function over raw pointers. It must be loaded after torch, whose OpenMP threads it runs on.
+A kernel is a C function over raw pointers, which would read whatever it is pointed at. So no pointer is taken from a
+tensor that was not first held against the shape, dtype and layout the kernel expects (`place`). The library must be
+loaded after torch, whose OpenMP threads it runs on.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ import torch
 from torch import Tensor
 
 from marble.native.build import LIBRARY, fingerprint
+from marble.native.layout import VECTOR_BYTES, declare, disagreement
 
 REBUILD = "python -m marble.native.build"
 #: ends of the kernels' names
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 #: numbers the kernels take at once; widths must be multiples of it
-LANES = {torch.float32: 8, torch.float64: 4}
+LANES = {dtype: VECTOR_BYTES // dtype.itemsize for dtype in SUFFIX}
 #: chooses among the ways to run a state-space layer
 BACKEND_VARIABLE = "MARBLE_SSD_BACKEND"
 
@@ -31,37 +34,57 @@ def missing() -> str | None:
     if not LIBRARY.is_file():
         return f"needs a C++ compiler at install: install one, then `{REBUILD}`"
     try:
-        found = _library().marble_fingerprint
+        library = _library()
     except (OSError, AttributeError) as error:
         return f"{LIBRARY.name} does not load ({error}): `{REBUILD}`"
-    found.restype = ctypes.c_char_p
-    if found().decode() != fingerprint():
+    if library.marble_fingerprint().decode() != fingerprint():
         return f"{LIBRARY.name} was made of other sources than those here: `{REBUILD}`"
+    if (difference := disagreement(library)) is not None:
+        return f"{LIBRARY.name} does not fit ({difference}): `{REBUILD}`"
     return None
 
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(LIBRARY))
+    library = ctypes.CDLL(str(LIBRARY))
+    declare(library)
+    return library
 
 
 def run(kernel: str, like: Tensor, *arguments: object, blocks: int) -> None:
     """Call `kernel` of the precision of `like` on torch's threads, at most one per block of its work."""
     function = getattr(_library(), f"marble_{kernel}_{SUFFIX[like.dtype]}")
-    function(*arguments, ctypes.c_long(max(1, min(torch.get_num_threads(), blocks))))
+    function(*arguments, max(1, min(torch.get_num_threads(), blocks)))
 
 
 def library_number(function: str, *arguments: int) -> int:
     """What a kernel's companion says, such as how many blocks there are."""
-    found = getattr(_library(), f"marble_{function}")
-    found.restype = ctypes.c_long
-    return int(found(*map(ctypes.c_long, arguments)))
+    return int(getattr(_library(), f"marble_{function}")(*arguments))
 
 
-def pointer(tensor: Tensor | None) -> ctypes.c_void_p:
-    """Where a contiguous CPU tensor's numbers are; NULL for none. The caller keeps the tensor alive."""
+def check(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Refuse, as torch would, a tensor that is not a CPU tensor of this shape and dtype."""
+    if tuple(tensor.shape) != shape:
+        raise RuntimeError(f"expected {name} to be {shape}, but it is {tuple(tensor.shape)}")
+    if tensor.dtype != dtype:
+        raise RuntimeError(f"expected {name} to be {dtype}, but it is {tensor.dtype}")
+    if tensor.device.type != "cpu":
+        raise RuntimeError(f"expected {name} to be on the CPU, but it is on {tensor.device}")
+
+
+def place(name: str, tensor: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype) -> ctypes.c_void_p:
+    """Where a contiguous tensor's numbers are, once it was checked; NULL for none. The caller keeps it alive."""
     if tensor is None:
         return ctypes.c_void_p()
-    if not tensor.is_contiguous() or tensor.device.type != "cpu":
-        raise AssertionError(f"kernels take contiguous CPU tensors, got {tensor.stride()} on {tensor.device}")
+    check(name, tensor, shape, dtype)
+    if not tensor.is_contiguous():
+        raise RuntimeError(f"expected {name} to be contiguous, but its strides are {tensor.stride()}")
     return ctypes.c_void_p(tensor.data_ptr())
+
+
+def place_of_rows(name: str, rows: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> ctypes.c_void_p:
+    """The same for rows that may lie apart, each of them contiguous."""
+    check(name, rows, shape, dtype)
+    if rows.stride(1) != 1 or (len(rows) > 1 and rows.stride(0) < shape[1]):
+        raise RuntimeError(f"expected {name} to have contiguous rows, but its strides are {rows.stride()}")
+    return ctypes.c_void_p(rows.data_ptr())

@@ -1,8 +1,8 @@
 // The selective scan of Mamba-1: h_t = exp(dt_t A) h_{t-1} + dt_t x_t B_t, y_t = C_t h_t, and its gradients.
 //
 // Channels are independent, so a vector of them is carried through all tokens with its states in the cache. The way back
-// recomputes one segment of tokens at a time from the state it started from. Channels are worked off in at most
-// blocks, and sums over channels (of B and C) are kept per block, so that the result does not depend on the threads.
+// recomputes one segment of tokens at a time from the state it started from. Channels are worked off in a fixed
+// number of blocks, and sums over channels (of B and C) are kept per block, so that the result does not depend on the threads.
 #include <vector>
 
 #include "simd.hpp"
@@ -145,12 +145,16 @@ const char* marble_fingerprint() { return MARBLE_FINGERPRINT; }
 long marble_scan_blocks() { return marble::CHANNEL_BLOCKS; }
 long marble_scan_segment() { return marble::SEGMENT; }
 
+long marble_scan_bytes() { return sizeof(marble::Scan<float>); }
+long marble_scan_gradient_bytes() { return sizeof(marble::ScanGradient<float>); }
+
 #define MARBLE_SCAN(T, SUFFIX)                                                                                        \
-    void marble_scan_forward_##SUFFIX(const marble::Scan<T>* s, T* y, T* starts, long threads) {             \
-        marble::in_threads(threads, [&](long first, long step) { marble::scan_forward<T>(*s, y, starts, first, step); });                                                          \
+    void marble_scan_forward_##SUFFIX(const marble::Scan<T>* s, T* y, T* starts, long threads) {                      \
+        marble::in_threads(threads,                                                                                   \
+                           [&](long first, long step) { marble::scan_forward<T>(*s, y, starts, first, step); });      \
     }                                                                                                                 \
-    void marble_scan_backward_##SUFFIX(const marble::Scan<T>* s, const marble::ScanGradient<T>* g, long threads) {                                                                   \
-        marble::in_threads(threads, [&](long first, long step) { marble::scan_backward<T>(*s, *g, first, step); });                                                                \
+    void marble_scan_backward_##SUFFIX(const marble::Scan<T>* s, const marble::ScanGradient<T>* g, long threads) {    \
+        marble::in_threads(threads, [&](long first, long step) { marble::scan_backward<T>(*s, *g, first, step); });   \
     }
 MARBLE_SCAN(float, f32)
 MARBLE_SCAN(double, f64)

@@ -154,12 +154,16 @@ void grid_backward(const Grid<T>& s, const GridGradient<T>& g, long first_block,
 }  // namespace marble
 
 extern "C" {
+long marble_scan2d_bytes() { return sizeof(marble::Grid<float>); }
+long marble_scan2d_gradient_bytes() { return sizeof(marble::GridGradient<float>); }
+
 #define MARBLE_GRID(T, SUFFIX)                                                                                        \
-    void marble_scan2d_forward_##SUFFIX(const marble::Grid<T>* s, T* y, T* above, long threads) {            \
-        marble::in_threads(threads, [&](long first, long step) { marble::grid_forward<T>(*s, y, above, first, step); });                                                           \
+    void marble_scan2d_forward_##SUFFIX(const marble::Grid<T>* s, T* y, T* above, long threads) {                     \
+        marble::in_threads(threads,                                                                                   \
+                           [&](long first, long step) { marble::grid_forward<T>(*s, y, above, first, step); });       \
     }                                                                                                                 \
-    void marble_scan2d_backward_##SUFFIX(const marble::Grid<T>* s, const marble::GridGradient<T>* g, long threads) {                                                                 \
-        marble::in_threads(threads, [&](long first, long step) { marble::grid_backward<T>(*s, *g, first, step); });                                                                \
+    void marble_scan2d_backward_##SUFFIX(const marble::Grid<T>* s, const marble::GridGradient<T>* g, long threads) {  \
+        marble::in_threads(threads, [&](long first, long step) { marble::grid_backward<T>(*s, *g, first, step); });   \
     }
 MARBLE_GRID(float, f32)
 MARBLE_GRID(double, f64)

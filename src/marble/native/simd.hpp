@@ -3,12 +3,16 @@
 // The compiler's vector extension is used, so the same text becomes AVX2, AVX-512 or NEON. T is float or double.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+
+#ifdef _OPENMP
+// Declared here, because Apple's compiler knows the pragmas but has no omp.h; torch's own OpenMP holds the functions.
+extern "C" int omp_get_thread_num(void);
+extern "C" int omp_get_num_threads(void);
+#endif
 
 namespace marble {
 
@@ -172,8 +176,13 @@ inline void transpose(long rows, long columns, const T* from, long ldf, T* to, l
 //! Call work(first, step) on each of `threads` threads, first = 0 .. threads - 1 and step = threads
 template <typename Work>
 inline void in_threads(long threads, const Work& work) {
+#ifdef _OPENMP
 #pragma omp parallel num_threads(int(threads))
     work(long(omp_get_thread_num()), long(omp_get_num_threads()));
+#else
+    (void)threads;
+    work(0, 1);
+#endif
 }
 
 // ---- blocks of channels ----------------------------------------------------------------------------------------------

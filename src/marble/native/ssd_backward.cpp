@@ -9,7 +9,7 @@ struct Gradient {
     const T* y;       // (tokens, inner) before the gate
     const T* starts;  // (chunks, heads, N, P) the state each chunk started from
     const T* d_gated; // (tokens, inner)
-    T* d_rows;        // (tokens, row): the columns of z and x are written
+    T* d_rows;        // (tokens, row), laid out like `rows`: the columns of z and x are written
     T* d_state;       // (groups, N, heads per group * P), of the state after the segment; then of the one before it
     T* d_B;           // (blocks, chunks * Q, N) of B after its convolution and SiLU
     T* d_C;           // the same
@@ -213,6 +213,8 @@ long marble_ssd_blocks(long heads, long groups) {
     const long per_group = heads / groups;
     return groups * ((per_group + marble::HEADS_PER_BLOCK - 1) / marble::HEADS_PER_BLOCK);
 }
+
+long marble_ssd_gradient_bytes() { return sizeof(marble::Gradient<float>); }
 
 #define MARBLE_SSD_BACKWARD(T, SUFFIX)                                                                                 \
     void marble_ssd_backward_##SUFFIX(const marble::Segment<T>* s, const marble::Gradient<T>* g, long threads) {       \

@@ -77,6 +77,8 @@ void forward(const Segment<T>& s, const Scanned<T>& to, long first, long step) {
 }  // namespace marble
 
 extern "C" {
+long marble_ssd_scanned_bytes() { return sizeof(marble::Scanned<float>); }
+
 #define MARBLE_SSD_FORWARD(T, SUFFIX)                                                                                  \
     void marble_ssd_forward_##SUFFIX(const marble::Segment<T>* s, const marble::Scanned<T>* to, long threads) {        \
         marble::in_threads(threads, [&](long first, long step) { marble::forward<T>(*s, *to, first, step); });         \

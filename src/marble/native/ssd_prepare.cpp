@@ -88,6 +88,11 @@ void prepare(const Segment<T>& s, long first, long step) {
 }  // namespace marble
 
 extern "C" {
+//! What Python must agree on (native/layout.py)
+long marble_ssd_chunk() { return marble::Q; }
+long marble_vector_bytes() { return sizeof(marble::vec<float>); }
+long marble_ssd_segment_bytes() { return sizeof(marble::Segment<float>); }
+
 #define MARBLE_SSD_PREPARE(T, SUFFIX)                                                                                  \
     void marble_ssd_prepare_##SUFFIX(const marble::Segment<T>* s, long threads) {                                      \
         marble::in_threads(threads, [&](long first, long step) { marble::prepare<T>(*s, first, step); });              \

@@ -1,4 +1,4 @@
-"""Tables, figures and a page, from predictions alone; nothing here opens a model or a test label."""
+"""Tables, figures and a page, from stored predictions alone; nothing here opens a model or a bag."""
 
 from marble.reports.page import write_report
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marble.errors import InputError, RunError
-from marble.targets import SurvivalTime, Target
-from marble.tasks.base import Metric, Task, Undefined
-from marble.tasks.survival import Survival
+from marble.targets import Target
+from marble.tasks.base import Calibration, Ints, Metric, Scored, Task
 from marble.training.job import TaskSpec
-from marble.training.results import find_runs, read_predictions, read_run
+from marble.training.results import StoredCase, find_runs, read_cases, read_run
 
 Floats = NDArray[np.float64]
 REFERENCE = "marble"
@@ -30,6 +29,10 @@ class Part:
     targets: tuple[Target, ...]
     readouts: dict[str, Floats]  # {column: (n,)}
     order_sd: Floats
+
+    @property
+    def scored(self) -> Scored:
+        return Scored(self.targets, self.readouts)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,15 @@ class Repeat:
     @property
     def test(self) -> Part:
         return self.parts["test"]
+
+    @property
+    def calibration(self) -> Calibration:
+        found: Calibration = self.record["calibration"]
+        return found
+
+    def called(self, task: Task) -> Ints | None:
+        """The class called for each test case, as an index into the task's classes; None if it has none."""
+        return task.called(self.test.readouts, self.calibration)
 
     @property
     def selected_on(self) -> float:
@@ -80,6 +92,7 @@ class Results:
     spec: TaskSpec
     task: Task
     models: tuple[ModelResults, ...]
+    left_out: tuple[int, ...] = ()  # repeats that some model has not finished; the table compares the others
 
     @property
     def metric_names(self) -> list[str]:
@@ -119,42 +132,28 @@ def collect(root: str | Path) -> Results:
         about = record["about"]
         by_key[about["model"]][about["variant"]].append(_repeat(folder, record))
     models = tuple(_chosen(key, variants) for key, variants in by_key.items())
+    models, left_out = _finished_by_all(models, root)
     _require_same_splits(models, root)
-    return Results(experiments.pop(), spec, spec.build(), _reference_first(models))
+    return Results(experiments.pop(), spec, spec.build(), _reference_first(models), left_out)
 
 
 def _repeat(folder: Path, record: dict[str, Any]) -> Repeat:
     task = TaskSpec.parse(record["task"], where=folder).build()
-    rows = read_predictions(folder)
-    parts = {name: _part([row for row in rows if row["part"] == name], task) for name in {row["part"] for row in rows}}
+    cases = read_cases(folder, task)
+    names = dict.fromkeys(case.part for case in cases)
+    parts = {name: _part([case for case in cases if case.part == name], task) for name in names}
     if "test" not in parts:
         raise RunError("no test prediction", where=folder)
-    return Repeat(folder, record, parts, _metrics(task, parts))
+    train = parts["train"].scored if "train" in parts else None
+    return Repeat(folder, record, parts, task.report_metrics(parts["test"].scored, train, record["calibration"]))
 
 
-def _metrics(task: Task, parts: dict[str, Part]) -> dict[str, Metric]:
-    """Every metric of the test part."""
-    test, train = parts["test"], parts.get("train")
-    metrics = task.metrics(test.targets, test.readouts)
-    if isinstance(task, Survival):
-        metrics["ibs"] = (
-            Undefined("the predictions hold no training patients")
-            if train is None
-            else task.integrated_brier(test.targets, test.readouts, train.targets, train.readouts)
-        )
-    return metrics
-
-
-def _part(rows: Sequence[dict[str, str]], task: Task) -> Part:
-    if task.name == "classification":
-        targets: list[Target] = [row["label"] for row in rows]
-    else:
-        targets = [SurvivalTime(float(row["time"]), row["event"] == "1") for row in rows]
+def _part(cases: Sequence[StoredCase], task: Task) -> Part:
     return Part(
-        patients=tuple(row["case_id"] for row in rows),
-        targets=tuple(targets),
-        readouts={name: np.array([float(row[name]) for row in rows]) for name in task.columns},
-        order_sd=np.array([float(row["order_sd"]) for row in rows]),
+        patients=tuple(case.case_id for case in cases),
+        targets=tuple(case.target for case in cases),
+        readouts={name: np.array([case.readout[name] for case in cases]) for name in task.columns},
+        order_sd=np.array([case.order_sd for case in cases]),
     )
 
 
@@ -167,6 +166,34 @@ def _chosen(key: str, variants: dict[str, list[Repeat]]) -> ModelResults:
         candidates = [repeat for repeats in ordered.values() for repeat in repeats if repeat.number == number]
         chosen.append(max(candidates, key=lambda repeat: repeat.selected_on))
     return ModelResults(key, tuple(chosen), ordered if len(ordered) > 1 else {})
+
+
+def _finished_by_all(
+    models: Sequence[ModelResults], root: str | Path
+) -> tuple[tuple[ModelResults, ...], tuple[int, ...]]:
+    """The models with the repeats that each of them has finished, and the numbers of the other repeats."""
+    numbers = [
+        {repeat.number for repeat in repeats}
+        for model in models
+        for repeats in (model.variants.values() if model.variants else (model.repeats,))
+    ]
+    common, all_of_them = set.intersection(*numbers), set.union(*numbers)
+    if not common:
+        raise RunError(
+            "no repeat was finished by all models", where=root, hint="Finish the experiment's runs with `marble run`"
+        )
+    kept = tuple(
+        replace(
+            model,
+            repeats=tuple(repeat for repeat in model.repeats if repeat.number in common),
+            variants={
+                name: tuple(repeat for repeat in repeats if repeat.number in common)
+                for name, repeats in model.variants.items()
+            },
+        )
+        for model in models
+    )
+    return kept, tuple(sorted(all_of_them - common))
 
 
 def _require_same_splits(models: Sequence[ModelResults], root: str | Path) -> None:

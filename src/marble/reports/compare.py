@@ -18,8 +18,8 @@ from marble.reports.statistics import (
     holm,
     paired_bootstrap,
 )
-from marble.reports.weighted import WeightedMetric, classification_metrics, concordance
-from marble.tasks.base import Undefined, outcome_arrays
+from marble.tasks.base import Bools, Floats, Undefined
+from marble.tasks.weighted import WeightedMetric
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def compare(results: Results) -> Comparison:
         key: {name: bootstrap.means([repeat[name] for repeat in repeats]) for name in repeats[0]}
         for key, repeats in weighted.items()
     }
-    tested = ("auc", "accuracy") if results.task.name == "classification" else ("c_index",)
+    tested = results.task.tested
     rows = [ModelRow(model, {name: _cell(model, name, draws[model.key]) for name in results.metric_names})
             for model in results.models]  # fmt: skip
     reference = results.reference
@@ -98,34 +98,29 @@ def _test(
     ours, theirs = home.cells[name].mean, other.cells[name].mean
     if isinstance(ours, Undefined) or isinstance(theirs, Undefined):
         return None
-    if name == "auc" and len(results.task.columns) == 2 and all(_two_of_each(r) for r in home.model.repeats):
-        column, label = results.task.columns[1], results.spec.classes[1]
+    if name == "auc" and all(_two_of_each(results, repeat) for repeat in home.model.repeats):
         repeats = [
-            (
-                np.array([target == label for target in a.test.targets]),
-                a.test.readouts[column],
-                b.test.readouts[column],
-            )
+            (*_binary(results, a), _binary(results, b)[1])
             for a, b in zip(home.model.repeats, other.model.repeats, strict=True)
         ]
         return delong_test(repeats, [repeat.test.patients for repeat in home.model.repeats])
     return paired_bootstrap(ours - theirs, draws[home.model.key][name], draws[other.model.key][name])
 
 
-def _two_of_each(repeat: Repeat) -> bool:
-    """Two patients with each class."""
-    by_class: dict[str, set[str]] = {}
-    for patient, target in zip(repeat.test.patients, repeat.test.targets, strict=True):
-        by_class.setdefault(str(target), set()).add(patient)
-    return len(by_class) == 2 and min(map(len, by_class.values())) >= 2
+def _two_of_each(results: Results, repeat: Repeat) -> bool:
+    """Two patients with each of the two answers."""
+    asked = results.task.binary(repeat.test.targets, repeat.test.readouts)
+    if asked is None:
+        return False
+    patients = np.array(repeat.test.patients)
+    return all(len(set(patients[side])) >= 2 for side in (asked[0], ~asked[0]))
+
+
+def _binary(results: Results, repeat: Repeat) -> tuple[Bools, Floats]:
+    asked = results.task.binary(repeat.test.targets, repeat.test.readouts)
+    assert asked is not None
+    return asked
 
 
 def _weighted(results: Results, repeat: Repeat) -> dict[str, WeightedMetric]:
-    part = repeat.test
-    if results.task.name == "survival":
-        time, event = outcome_arrays(part.targets)
-        risk = part.readouts["risk"]
-        return {"c_index": lambda weights: concordance(risk, time, event, weights)}
-    probability = np.stack([part.readouts[name] for name in results.task.columns], axis=1)  # (n, classes)
-    truth = np.array([results.spec.classes.index(str(target)) for target in part.targets], dtype=np.int64)
-    return classification_metrics(truth, probability, probability.argmax(axis=1))
+    return results.task.weighted_metrics(repeat.test.targets, repeat.test.readouts, repeat.calibration)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from marble.reports.collect import Repeat
 from marble.reports.compare import Comparison
 from marble.reports.panels import FULL_IN, HALF_IN, folded, panels
+from marble.tasks.base import Ints, Task
+from marble.tasks.classification_metrics import confusion as counts
 
 CLASS_NAME_CHARACTERS = 18  # per line
 
 
 def confusion(comparison: Comparison) -> Figure | None:
     results = comparison.results
-    if results.task.name != "classification":
+    classes = results.task.class_names
+    if not classes:
         return None
-    classes = results.spec.classes
     names = [textwrap.fill(name, CLASS_NAME_CHARACTERS, break_long_words=False) for name in classes]
     longest = max(len(line) for name in names for line in name.split("\n"))
     margin = 0.07 * longest
@@ -30,11 +34,7 @@ def confusion(comparison: Comparison) -> Figure | None:
         width = HALF_IN  # a little closer together, and it stands beside another
     figure.set_size_inches(width, figure.get_figheight() + margin)
     for place, (axis, model) in enumerate(zip(axes, results.models, strict=True)):
-        table = np.zeros((len(classes), len(classes)), dtype=int)
-        for repeat in model.repeats:
-            called = np.stack([repeat.test.readouts[name] for name in results.task.columns]).argmax(axis=0)
-            for target, answer in zip(repeat.test.targets, called, strict=True):
-                table[classes.index(str(target)), answer] += 1
+        table = confusion_table(results.task, model.repeats)
         share = table / np.maximum(1, table.sum(axis=1, keepdims=True))
         axis.imshow(share, cmap="Blues", vmin=0, vmax=1)
         for (row, column), count in np.ndenumerate(table):
@@ -54,3 +54,15 @@ def confusion(comparison: Comparison) -> Figure | None:
         axis.set_title(folded(model.key, side), fontsize=8)
         axis.grid(visible=False)
     return figure
+
+
+def confusion_table(task: Task, repeats: Sequence[Repeat]) -> Ints:
+    """(K, K) counts of test cases: truth in rows, the class called in columns."""
+    names = task.class_names
+    table = np.zeros((len(names), len(names)), dtype=np.int64)
+    for repeat in repeats:
+        called = repeat.called(task)
+        assert called is not None
+        truth = np.array([names.index(str(target)) for target in repeat.test.targets], dtype=np.int64)
+        table += counts(truth, called, len(names))
+    return table

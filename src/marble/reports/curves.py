@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_curve, roc_curve
 
-from marble.reports.collect import ModelResults, Part, Results
+from marble.reports.collect import ModelResults, Results
 from marble.reports.compare import Comparison
 from marble.reports.panels import legend_below, panels, styled
 
@@ -86,16 +86,12 @@ def _mean_band(
 
 
 def _is_binary(results: Results) -> bool:
-    if results.task.name != "classification" or len(results.spec.classes) != 2:
-        return False
-    return all(len(set(repeat.test.targets)) == 2 for repeat in results.models[0].repeats)
+    """Whether the question is a yes or no, and every repeat has cases of both."""
+    asked = [results.task.binary(repeat.test.targets, repeat.test.readouts) for repeat in results.models[0].repeats]
+    return all(found is not None and len(set(found[0].tolist())) == 2 for found in asked)
 
 
 def _binary(results: Results, model: ModelResults) -> list[tuple[NDArray[np.bool_], NDArray[np.float64]]]:
     """(positive, score) of each repeat's test patients."""
-    label, column = results.spec.classes[1], results.task.columns[1]
-    return [(_is(repeat.test, label), repeat.test.readouts[column]) for repeat in model.repeats]
-
-
-def _is(part: Part, label: str) -> NDArray[np.bool_]:
-    return np.array([target == label for target in part.targets])
+    asked = [results.task.binary(repeat.test.targets, repeat.test.readouts) for repeat in model.repeats]
+    return [found for found in asked if found is not None]

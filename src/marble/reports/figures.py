@@ -7,15 +7,13 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, NullFormatter
-from numpy.typing import NDArray
 
 from marble.reports.collect import ModelResults
 from marble.reports.compare import Comparison
 from marble.reports.confusion import confusion
 from marble.reports.curves import calibration, precision_recall, roc
 from marble.reports.panels import FULL_IN, HALF_IN, PALETTE, folded, legend_below, panels, styled
-from marble.reports.tables import NAMES
-from marble.tasks.base import Undefined, outcome_arrays
+from marble.tasks.base import Bools, Floats, Task, Undefined, outcome_arrays
 from marble.tasks.kaplan_meier import KaplanMeier, logrank
 
 
@@ -70,21 +68,23 @@ def metric_bars(comparison: Comparison) -> Figure | None:
             values = [value for value in row.model.values(name) if not isinstance(value, Undefined)]
             axis.plot(values, [place] * len(values), "o", color=colour, ms=3, alpha=0.35)
             axis.plot([cell.mean], [place], "D", color=colour, ms=6)
-        if name in ("auc", "c_index"):
-            axis.axvline(0.5, color="#444444", lw=0.8, ls=":")  # chance, whatever the classes' shares
+        if name in comparison.results.task.chance:
+            axis.axvline(comparison.results.task.chance[name], color="#444444", lw=0.8, ls=":")
         axis.set_yticks(range(len(rows)), [row.model.key if axis is axes[0] else "" for row in rows])
         axis.set_ylim(len(rows) - 0.5, -0.5)
-        axis.set_xlabel(NAMES.get(name, name))
+        axis.set_xlabel(comparison.results.task.metric_names[name])
     return figure
 
 
 def kaplan_meier(comparison: Comparison) -> Figure | None:
     results = comparison.results
-    if results.task.name != "survival":
+    groups = [_risk_groups(results.task, model) for model in results.models]
+    if any(found is None for found in groups):
         return None
     figure, axes = panels(len(results.models), width=FULL_IN / 3, height=3.2)
-    for axis, model in zip(axes, results.models, strict=True):
-        time, event, high = _risk_groups(model)
+    for axis, model, found in zip(axes, results.models, groups, strict=True):
+        assert found is not None
+        time, event, high = found
         for group, colour, name in ((~high, PALETTE[0], "low risk"), (high, PALETTE[1], "high risk")):
             if not group.any():
                 continue
@@ -119,7 +119,7 @@ def choice_curve(comparison: Comparison) -> Figure | None:
             axis.errorbar(range(len(names)), [np.mean(v) for v in values], yerr=[np.std(v) for v in values], marker="o",
                           color=colour, label=label, capsize=3)  # fmt: skip
         axis.set_xticks(range(len(names)), names)
-        axis.set(ylabel=NAMES.get(metric, metric), title=model.key)
+        axis.set(ylabel=results.task.metric_names[metric], title=model.key)
         axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     return figure
 
@@ -140,7 +140,7 @@ def cost(comparison: Comparison) -> Figure | None:
     sizes = [model.record["model"]["parameters"] for model in comparison.results.models]
     # Whole powers of ten, labelled: however close the sizes are, two labels stand below them, none upon another.
     decades = range(int(np.floor(np.log10(min(sizes)))), int(np.floor(np.log10(max(sizes)))) + 2)
-    axis.set(xscale="log", xlabel="Parameters", ylabel=NAMES.get(metric, metric))
+    axis.set(xscale="log", xlabel="Parameters", ylabel=comparison.results.task.metric_names[metric])
     axis.set_xlim(10.0 ** decades[0], 10.0 ** decades[-1])
     axis.xaxis.set_major_locator(FixedLocator([10.0**decade for decade in decades]))
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 10k, 100k, 1M
@@ -163,14 +163,17 @@ def order_spread(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def _risk_groups(model: ModelResults) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Times, events and 'above the training median' of all repeats' test patients."""
+def _risk_groups(task: Task, model: ModelResults) -> tuple[Floats, Bools, Bools] | None:
+    """Times, events and 'above the training median' of all repeats' test patients; None for a task without risks."""
     times, events, highs = [], [], []
     for repeat in model.repeats:
+        high = task.high_risk(repeat.test.readouts, repeat.calibration)
+        if high is None:
+            return None
         time, event = outcome_arrays(repeat.test.targets)
         times.append(time)
         events.append(event)
-        highs.append(repeat.test.readouts["risk"] > repeat.record["calibration"]["median_risk"])
+        highs.append(high)
     return np.concatenate(times), np.concatenate(events), np.concatenate(highs)
 
 

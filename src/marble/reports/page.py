@@ -24,8 +24,12 @@ SCALE = 118
 
 def write_report(runs: str | Path, out: str | Path) -> Path:
     """Make tables, figures and `index.html` from the predictions stored below `runs`; return the page's path."""
+    return write_comparison(compare(collect(runs)), out)
+
+
+def write_comparison(comparison: Comparison, out: str | Path) -> Path:
+    """The same from what was compared already."""
     target = Path(out)
-    comparison = compare(collect(runs))
     files.publish(target / "table.csv", table_csv(comparison))
     files.publish(target / "table.md", table_markdown(comparison))
     files.publish(target / "table.tex", table_latex(comparison))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from marble.errors import InputError
-from marble.reports.weighted import WeightedMetric
+from marble.tasks.weighted import WeightedMetric
 
 Floats = NDArray[np.float64]
 REPLICATES = 2000

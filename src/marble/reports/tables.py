@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from marble.reports.collect import ModelResults, Repeat
 from marble.reports.compare import Cell, Comparison, ModelRow
-from marble.tabular import csv_text, safe_cell
+from marble.tabular import csv_text, markdown_cell, safe_cell
 from marble.tasks.base import Undefined
-
-NAMES = {
-    "auc": "AUC",
-    "accuracy": "Accuracy",
-    "balanced_accuracy": "Balanced acc.",
-    "f1": "F1",
-    "kappa": "Kappa (quadratic)",
-    "c_index": "C-index",
-    "c_index_ipcw": "C-index (IPCW)",
-    "auc_td": "Time-dep. AUC",
-    "ibs": "Integrated Brier (lower is better)",
-}
 
 MENTIONED = 0.05  # share of repeats without a value in the samples behind an interval
 
@@ -68,26 +57,32 @@ def table_csv(comparison: Comparison) -> str:
 def table_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Header and cells as a reader wants them: mean ± SD [95 % interval], p against the reference."""
     results = comparison.results
-    shown = [name for name in results.metric_names if name in NAMES]
+    names = results.task.metric_names
+    shown = [name for name in results.metric_names if name in names]
     paper = [name for name in shown if any(name in row.model.record["about"]["paper"] for row in comparison.rows)]
-    header = ["Model", *(NAMES[name] for name in shown)]
-    header += [f"p ({NAMES[name]})" for name in comparison.tested]
-    header += [f"{NAMES[name]} in paper (quoted)" for name in paper] + ["Recipe", "Parameters"]
+    header = ["Model", *(names[name] for name in shown)]
+    header += [f"p ({names[name]})" for name in comparison.tested]
+    header += [f"{names[name]} in paper (quoted)" for name in paper] + ["Recipe", "Parameters"]
     body = []
     for row in comparison.rows:
         cells = [cell_text(row.cells[name]) for name in shown]
-        tests = [_p_text(row, name) for name in comparison.tested]
+        tests = [_p_text(row, name, results.reference) for name in comparison.tested]
         quoted = [f"{row.model.record['about']['paper'][name]:g}" if name in row.model.record["about"]["paper"] else ""
                   for name in paper]  # fmt: skip
         model = row.model.record["model"]
-        body.append([row.model.key, *cells, *tests, *quoted, model["recipe"], f"{model['parameters']:,}"])
+        body.append([row.model.key, *cells, *tests, *quoted, _recipe(model), f"{model['parameters']:,}"])
     return header, body
+
+
+def _recipe(model: dict[str, Any]) -> str:
+    """How a model was trained: the recipe's name, and whether its tokens were standardised."""
+    return f"{model['recipe']}, standardised" if model.get("standardised") else str(model["recipe"])
 
 
 def table_markdown(comparison: Comparison) -> str:
     header, body = table_rows(comparison)
     lines = [header, ["---"] * len(header), *body]
-    escaped = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    escaped = ["| " + " | ".join(map(markdown_cell, line)) + " |" for line in lines]
     return "\n".join(escaped) + "\n\n" + caption(comparison) + "\n"
 
 
@@ -124,7 +119,11 @@ def caption(comparison: Comparison) -> str:
         f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. "
         f"Slides in: {counts['in']}, used: {counts['used']}, excluded: {excluded}."
     )
-    text += _undrawn(comparison)
+    if counts.get("patients_without_slides"):
+        text += f" Patients without a slide: {counts['patients_without_slides']}."
+    text += _undrawn(comparison) + _unfinished(comparison) + _sites(repeats)
+    said = results.task.caption([repeat.calibration for model in results.models for repeat in model.repeats])
+    text += f" {said}" if said else ""
     if comparison.tested and results.reference is not None:
         text += f" p: paired test against {results.reference.key}, Holm-corrected over the models of the table."
     if any(repeat.record["fit"]["drift"] for model in results.models for repeat in model.repeats):
@@ -132,12 +131,40 @@ def caption(comparison: Comparison) -> str:
     return text
 
 
+def _sites(repeats: Sequence[Repeat]) -> str:
+    """How many hospitals each part has, and what the hospital alone would score."""
+    found = [repeat.record["about"]["sites"] for repeat in repeats if repeat.record["about"].get("sites")]
+    if not any(report["sites"]["train"] for report in found):
+        return " Sites: not known."
+    parts = ", ".join(f"{part} {_range(len(one['sites'][part]) for one in found)}" for part in found[0]["sites"])
+    scores = [report["score"] for report in found if report["score"] is not None]
+    alone = f"{sum(scores) / len(scores):.3f}" if scores else "undefined"
+    shared = _range(len(one["shared"]) for one in found)
+    return (
+        f" Sites: {parts}, in both train and test {shared}; the site alone predicts "
+        f"{found[0]['metric']} {alone} (chance {found[0]['chance']:g})."
+    )
+
+
+def _range(counts: Iterable[int]) -> str:
+    low, *_, high = sorted([*counts] * 2)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _unfinished(comparison: Comparison) -> str:
+    """Which repeats are not in the table because some model has not finished them."""
+    numbers = comparison.results.left_out
+    if not numbers:
+        return ""
+    return f" MISSING: repeats {', '.join(map(str, numbers))}, which not every model has finished."
+
+
 def _undrawn(comparison: Comparison) -> str:
     """How often a sample of patients had no value, if that was more than rare."""
     shares = {
-        NAMES[name]: max(row.cells[name].left_out for row in comparison.rows)
-        for name in comparison.results.metric_names
-        if name in NAMES
+        label: max(row.cells[name].left_out for row in comparison.rows)
+        for name, label in comparison.results.task.metric_names.items()
+        if name in comparison.results.metric_names
     }
     named = ", ".join(f"{100 * share:.0f} % for {name}" for name, share in shares.items() if share >= MENTIONED)
     if not named:
@@ -156,9 +183,10 @@ def cell_text(cell: Cell) -> str:
     return text
 
 
-def _p_text(row: ModelRow, name: str) -> str:
+def _p_text(row: ModelRow, name: str, reference: ModelResults | None) -> str:
+    """The corrected p; "-" where no test could be made."""
     if name not in row.corrected:
-        return "reference" if not row.tests else "-"
+        return "reference" if row.model is reference else "-"
     p = row.corrected[name]
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 

@@ -9,8 +9,9 @@ Decisions.
 * A scan within `mpp_tolerance` of the asked finest pixel size counts as having it: its tiles are `tile_px` level-0
   pixels wide, and the actual pixel size is recorded. Otherwise the width is the nearest whole number of pixels.
 * A finer magnification than the scan's is refused, or allowed explicitly and recorded (`Pyramid.upsampled`).
-* A finest tile lies wholly inside the picture. A coarser tile may overhang its right or lower edge (white there) if it
-  has children; without children it must lie inside like a finest one.
+* A finest tile lies wholly inside the picture, or, with `edge = "pad"`, may reach over its right or lower edge (white
+  there, and counted as overhanging). What tissue lies beyond the last whole tile is measured either way.
+* A coarser tile may overhang the edge if it has children; without children it must lie inside.
 * A tile exists if the tissue covers enough of it and its parent exists. A tile without a kept parent is an orphan:
   dropped, with all below it, and counted.
 * A coarse tile without children is kept by default: it is tissue seen from afar.
@@ -18,14 +19,14 @@ Decisions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
+from marble.cells import cell_boxes
 from marble.errors import SlideError
 from marble.slides.mpp import NOMINAL_MPP_AT_1X
 from marble.slides.tissue import Tissue
@@ -59,12 +60,16 @@ class PyramidSpec(Spec):
     allow_upsample: bool = Field(default=False, description="allow a magnification the scan does not have")
     mpp_tolerance: float = Field(default=0.15, ge=0, lt=0.5)
     l0_origin_px: tuple[int, int] = Field(default=(0, 0), description="(x, y) of cell (0, 0)")
+    edge: Literal["drop", "pad"] = Field(
+        default="drop",
+        description="finest tiles over the picture's right and lower edge: left out, or padded with white",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if bool(self.magnifications) == bool(self.mpps):
             raise ValueError("give magnifications or mpps, and not both")
-        if min(self.asked_mpps) <= 0:
+        if min(self.mpps or self.magnifications) <= 0:
             raise ValueError("magnifications and mpps must be positive")
         if self.coverage and len(self.coverage) != self.depth:
             raise ValueError(f"{len(self.coverage)} coverage thresholds for {self.depth} levels")
@@ -133,6 +138,8 @@ class Pyramid:
         magnifications: as asked, nominal.
         upsampled: the scan is coarser than the finest level asked for.
         counts: what was dropped and why.
+        tissue_in_tiles: share of the tissue that lies in finest tiles.
+        tissue_beyond: share of it that lies beyond the last whole tile, at the right and lower edge.
     """
 
     l0_origin_px: tuple[int, int]
@@ -145,6 +152,8 @@ class Pyramid:
     magnifications: tuple[float, ...]
     upsampled: bool
     counts: tuple[LevelCounts, ...]
+    tissue_in_tiles: float = 1.0
+    tissue_beyond: float = 0.0
 
     @property
     def depth(self) -> int:
@@ -167,8 +176,10 @@ def lay(l0_size_px: tuple[int, int], mpp: float, tissue: Tissue, spec: PyramidSp
     scales = tuple(int(np.prod(ratios[k:], dtype=np.int64)) for k in range(spec.depth))  # finest tiles per side
     extents = tuple(extent * scale for scale in scales)
     origin = spec.l0_origin_px
-    rows, columns = ((l0_size_px[axis] - origin[axis]) // extent for axis in (1, 0))
-    if rows <= 0 or columns <= 0:
+    rows, columns = whole = tuple((l0_size_px[axis] - origin[axis]) // extent for axis in (1, 0))
+    if spec.edge == "pad":
+        rows, columns = (-(-(l0_size_px[axis] - origin[axis]) // extent) for axis in (1, 0))
+    if min(whole) <= 0 and (spec.edge == "drop" or min(rows, columns) <= 0):
         raise SlideError(
             f"{l0_size_px[0]} x {l0_size_px[1]} pixels are smaller than one tile of {extent}",
             where=name,
@@ -192,7 +203,7 @@ def lay(l0_size_px: tuple[int, int], mpp: float, tissue: Tissue, spec: PyramidSp
         raise NoTissueError(
             f"no tile has enough tissue (the mask covers {tissue.fraction:.1%} of the slide)",
             where=name,
-            hint="Look at it with `marble tile`; lower the coverage threshold or give outlines",
+            hint="Look at it with `marble tile`; lower `--coverage`, or give `--outlines`",
         )
     cells = tuple(np.argwhere(level).astype(np.int32) for level in kept)
     parents = (None, *(_parents(cells[k], kept[k - 1], ratios[k - 1]) for k in range(1, spec.depth)))
@@ -210,13 +221,28 @@ def lay(l0_size_px: tuple[int, int], mpp: float, tissue: Tissue, spec: PyramidSp
     )
     mpps = tuple(mpp * side / spec.tile_px for side in extents)
     magnifications = tuple(NOMINAL_MPP_AT_1X / asked for asked in spec.asked_mpps)
-    return Pyramid(origin, extents, spec.tile_px, ratios, cells, parents, mpps, magnifications, upsampled, counts)
+    in_tiles, beyond = _tissue_shares(tissue, cells[-1], extent, origin, (whole[0], whole[1]))
+    return Pyramid(
+        origin, extents, spec.tile_px, ratios, cells, parents, mpps, magnifications, upsampled, counts, in_tiles, beyond
+    )
 
 
-def cell_boxes(cells: npt.NDArray[Any], extent: int, l0_origin_px: Sequence[int]) -> npt.NDArray[np.int64]:
-    """(T, 4) x, y, width, height in level-0 pixels of cells (T, 2)."""
-    corner = cells[:, ::-1].astype(np.int64) * extent + np.asarray(l0_origin_px, np.int64)
-    return np.concatenate((corner, np.full_like(corner, extent)), axis=1)
+def _tissue_shares(
+    tissue: Tissue, cells: Cells, extent: int, origin: tuple[int, int], whole: tuple[int, int]
+) -> tuple[float, float]:
+    """What part of all tissue lies in these finest tiles, and what part beyond the last whole one."""
+    height, width = (side * tissue.l0_per_px for side in tissue.mask.shape)
+    total = float(tissue.mask.sum()) * tissue.l0_per_px**2
+    if total == 0:
+        return 1.0, 0.0
+    held = float(tissue.coverage(cell_boxes(cells, extent, origin)).sum()) * extent**2
+    right, lower = origin[0] + whole[1] * extent, origin[1] + whole[0] * extent
+    # What is not above and left of the last whole tile's corner; boxes without an area hold nothing.
+    margins = [(right, 0, width - right, height), (0, lower, min(right, width), height - lower)]
+    real = [box for box in margins if min(box[2:]) > 0]
+    areas = np.array([box[2] * box[3] for box in real])
+    beyond = float((tissue.coverage(real) * areas).sum()) if real else 0.0
+    return held / total, beyond / total
 
 
 def _finest_extent(mpp: float, spec: PyramidSpec, name: str) -> tuple[int, bool]:
@@ -229,7 +255,7 @@ def _finest_extent(mpp: float, spec: PyramidSpec, name: str) -> tuple[int, bool]
             f"{NOMINAL_MPP_AT_1X / asked:g}x ({asked:g} um/px) asked, but the scan has {mpp:g} um/px, "
             f"about {NOMINAL_MPP_AT_1X / mpp:.3g}x",
             where=name,
-            hint="Ask for what it has, leave the slide out, or allow upsampling explicitly",
+            hint="Ask for what it has, leave the slide out, or give `--allow-upsample`",
         )
     return max(1, round(spec.tile_px * asked / mpp)), mpp > asked
 

@@ -6,13 +6,14 @@ convention). The first that is present decides: a present but absurd value is re
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from marble.errors import SlideError, TableError
+from marble.errors import SlideError
+from marble.identifiers import normal, slide_id_of
+from marble.tabular import read_table
 
 MIN_MPP, MAX_MPP = 0.05, 20.0
 MAX_ASPECT = 0.02
@@ -68,39 +69,28 @@ def tiff_resolution(x: str | None, y: str | None, unit: str | None) -> tuple[str
 
 def read_mpp_csv(path: str | Path) -> dict[str, float]:
     """Pixel sizes by slide from a table with the columns `wsi` (file name or stem) and `mpp`."""
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
-            header = rows[0].keys() if rows else ()
-    except OSError as error:
-        raise TableError(f"cannot be read: {error.strerror or error}", where=path) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"not a CSV table in UTF-8: {error}", where=path) from None
-    if missing := {"wsi", "mpp"} - set(header):
-        raise TableError(
-            f"no column {', '.join(sorted(missing))}, or no rows",
-            where=path,
-            hint="The table needs the columns wsi,mpp, for example `case-1.svs,0.2527`",
-        )
+    table = read_table(path)
+    hint = "The table needs the columns wsi,mpp, for example `case-1.svs,0.2527`"
+    wsi, mpp = table.require("wsi", hint), table.require("mpp", hint)
     sizes: dict[str, float] = {}
-    for number, row in enumerate(rows, start=2):
-        name, text = (row["wsi"] or "").strip(), (row["mpp"] or "").strip()
-        where = f"{path}, row {number}"
+    for row in table.rows:
+        name, value = normal(table.cell(row, wsi)), table.number(row, mpp)
         if not name:
-            raise TableError("column wsi is empty", where=where)
+            raise table.fault(row, wsi, "the slide's name is empty", "Fill it in, or remove the row")
         if name in sizes:
-            raise TableError(f"slide '{name}' occurs twice", where=where, hint="Keep one row for each slide")
-        value = _number(text)
-        if not MIN_MPP <= value <= MAX_MPP:
-            raise TableError(f"mpp '{text}' of slide '{name}' is not a number in {MIN_MPP} to {MAX_MPP:g}", where=where)
+            raise table.fault(row, wsi, f"slide '{name}' occurs twice", "Keep one row for each slide")
+        if value is None or not MIN_MPP <= value <= MAX_MPP:
+            what = f"mpp '{table.cell(row, mpp)}' of slide '{name}' is not a number in {MIN_MPP} to {MAX_MPP:g}"
+            raise table.fault(row, mpp, what, "Give um per pixel of the file's full resolution, such as 0.25")
         sizes[name] = value
     return sizes
 
 
 def mpp_of(path: str | Path, sizes: Mapping[str, float]) -> float | None:
-    """The row for this slide, by file name first, then by stem."""
+    """The row for this slide, by file name first, then by slide id, then by stem."""
     file = Path(path)
-    return sizes.get(file.name, sizes.get(file.stem))
+    names = (normal(file.name), slide_id_of(file), normal(file.stem))
+    return next((sizes[name] for name in names if name in sizes), None)
 
 
 def _require_agreement(size: PixelSize, power: float, path: Path) -> None:

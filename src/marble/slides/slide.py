@@ -18,13 +18,11 @@ import cv2
 import numpy as np
 
 from marble.errors import SlideError
+from marble.identifiers import slide_id_of
 from marble.slides.mpp import PixelSize, pixel_size
-from marble.slides.readers.image import ImagePlanes
-from marble.slides.readers.jpeg_tiles import jpeg_tiles
-from marble.slides.readers.openslide import OpenSlidePlanes, openslide_vendor
 from marble.slides.readers.planes import WHITE, Mask, Pixels, Planes
-from marble.slides.readers.preflight import MAX_AREA_PX, preflight
-from marble.slides.readers.tiff import TiffPlanes
+from marble.slides.readers.preflight import MAX_AREA_PX
+from marble.slides.readers.registry import open_planes
 
 MAX_OUT_PX = 1 << 26  # of one read: 8192 x 8192
 MAX_SOURCE_PX = 1 << 30  # decoded for one read
@@ -71,7 +69,7 @@ class Slide:
         file = Path(path)
         if not file.is_file():
             raise SlideError("no such file", where=file)
-        planes = _planes(file)
+        planes = open_planes(file)
         try:
             width, height = planes.sizes[0]
             if width <= 0 or height <= 0 or width * height > MAX_AREA_PX:
@@ -83,8 +81,8 @@ class Slide:
 
     @property
     def name(self) -> str:
-        """The file's stem."""
-        return self.path.stem
+        """The slide's id, from its file's name."""
+        return slide_id_of(self.path)
 
     @property
     def l0_size_px(self) -> tuple[int, int]:
@@ -122,7 +120,7 @@ class Slide:
             raise SlideError(
                 f"finer than the scan: {out_width} x {out_height} pixels of a box of {l0_box.width} x {l0_box.height}",
                 where=self.path,
-                hint="Ask for a lower magnification, or allow upsampling explicitly",
+                hint="Ask for a lower magnification, or give `--allow-upsample`",
             )
         plane = max(
             (i for i, downsample in enumerate(self._downsamples) if downsample <= zoom * _SAME_SCALE),
@@ -201,18 +199,6 @@ class Slide:
                 missing = np.zeros((box.height, box.width), np.bool_)
                 missing[part] = hole
         return Region(pixels, missing, box.width * box.height - inside_px)
-
-
-def _planes(path: Path) -> Planes:
-    """The reader for this file. OpenSlide sees only the finest plane of a TIFF with SubIFDs, so that is not its job."""
-    claims = preflight(path)
-    vendor = openslide_vendor(path)
-    if claims is not None and (vendor is None or (vendor == "generic-tiff" and claims.has_sub_directories)):
-        return TiffPlanes(path)
-    if vendor is not None:
-        planes = OpenSlidePlanes(path)
-        return jpeg_tiles(path, planes) or planes
-    return ImagePlanes(path)
 
 
 def _downsample(l0_size: tuple[int, int], size: tuple[int, int]) -> float:

@@ -13,7 +13,6 @@ laid, read, and counted as missing instead of passing for background.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from marble.errors import SlideError
+from marble import files
+from marble.errors import MarbleError, SlideError
 from marble.slides import outlines
 from marble.slides.readers.planes import Mask, Pixels
 from marble.slides.slide import Box, Slide
@@ -106,11 +106,9 @@ class Tissue:
         if isinstance(source, str | Path):
             where = source
             try:
-                document = json.loads(Path(source).read_bytes())
-            except OSError as error:
-                raise SlideError(f"cannot be read: {error.strerror or error}", where=source) from None
-            except (ValueError, RecursionError) as error:
-                raise SlideError(f"not valid JSON: {error}", where=source) from None
+                document = files.read_json(source)
+            except MarbleError as error:
+                raise SlideError(error.what, where=source, hint="Export the outlines again") from None
         polygons = outlines.from_geojson(document, l0_per_px, where)
         width, height = (int(np.ceil(side / l0_per_px)) for side in l0_size)
         return cls(outlines.fill(polygons, (height, width)), l0_per_px, {"outlines": float(len(polygons))})

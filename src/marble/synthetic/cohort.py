@@ -11,10 +11,12 @@ from marble import files
 from marble.bags.augment import generator
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
-from marble.synthetic.bags import BagRecipe, make_bag, make_burden_bag
+from marble.synthetic.bags import BagRecipe, make_bag, make_burden_bag, make_focal_bag
+from marble.synthetic.three_scales import make_three_scale_bag
 
-Kind = Literal["cross-scale", "burden", "survival", "noise"]
-KINDS: tuple[Kind, ...] = ("cross-scale", "burden", "survival", "noise")
+Kind = Literal["cross-scale", "three-scale", "focal", "burden", "quantity", "survival", "noise"]
+KINDS: tuple[Kind, ...] = ("cross-scale", "three-scale", "focal", "burden", "quantity", "survival", "noise")
+COLUMNS = {"survival": "time,event", "quantity": "target"}
 
 
 def write_cohort(
@@ -29,7 +31,8 @@ def write_cohort(
 
     Args:
         folder: where to write.
-        kind: the planted signal (see `synthetic.bags`); `noise` plants none, so nothing can be learned honestly.
+        kind: the planted signal (see `synthetic.bags`, `synthetic.three_scales`); `quantity` is a number that grows
+            with the burden; `noise` plants none, so nothing can be learned honestly.
         patients: how many; half of them positive, or with hazards spread evenly.
         recipe: sizes of the bags.
         seed: another seed is another cohort.
@@ -38,12 +41,12 @@ def write_cohort(
     root = Path(folder)
     recipe = recipe or BagRecipe()
     store = BagStore(root / "bags")
-    rows = ["case_id,slide_id,time,event" if kind == "survival" else "case_id,slide_id,label"]
+    rows = [f"case_id,slide_id,{COLUMNS.get(kind, 'label')}"]
     for index in range(patients):
         case_id = f"P{index:04d}"
         rng = generator(seed, case_id, kind)
-        severity = index % 2 if kind != "survival" else index / max(patients - 1, 1)
-        target = _outcome(severity, rng) if kind == "survival" else ("negative", "positive")[int(severity)]
+        severity = index / max(patients - 1, 1) if kind in COLUMNS else index % 2
+        target = _target(kind, severity, rng)
         slides = 2 if torch.rand((), generator=rng) < two_slides else 1
         for number in range(slides):
             slide_id = f"{case_id}-S{number}"
@@ -56,13 +59,25 @@ def write_cohort(
 
 
 def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: int) -> Bag:
-    if kind in ("burden", "survival"):
+    if kind in ("burden", "quantity", "survival"):
         low, high = (0.1, 0.5) if kind == "burden" else (0.05, 0.95)
-        return make_burden_bag(slide_id, low + (high - low) * severity, recipe, seed)
+        return make_burden_bag(slide_id, low + (high - low) * severity, recipe, seed, exact=kind == "quantity")
+    if kind == "focal":
+        return make_focal_bag(slide_id, severity, recipe, seed)
+    if kind == "three-scale":
+        return make_three_scale_bag(slide_id, severity, recipe, seed)
     return make_bag(slide_id, 0.5 if kind == "noise" else severity, recipe, seed)
 
 
-def _outcome(severity: float, rng: torch.Generator) -> str:
+def _target(kind: Kind, severity: float, rng: torch.Generator) -> str:
+    if kind == "survival":
+        return survival_outcome(severity, rng)
+    if kind == "quantity":
+        return f"{20 + 60 * severity:.4f}"  # in a unit of its own, far from 0 and 1
+    return ("negative", "positive")[int(severity)]
+
+
+def survival_outcome(severity: float, rng: torch.Generator) -> str:
     """Weibull time (shape 2) whose scale falls a hundredfold from severity 0 to 1, about a third censored at random."""
     uniform = torch.rand(2, generator=rng).clamp_min(1e-6)
     scale = 100.0 ** (0.5 - severity)

@@ -1,22 +1,27 @@
-"""The contract of a task: sole owner of its loss, its metrics and what to select on.
+"""The contract of a task: sole owner of its targets, loss, readout, calibration, decision, metrics and all their names.
 
 Task        what is asked: number of outputs, what is stored per case, metrics from what is stored
 Criterion   a task's loss bound to one training set, one slide at a time; may hold state between steps
+Decision    what is said of a case: one rule, whoever shows it
 Metric      a number, or `Undefined` with the reason; never NaN
+
+No other room asks for a task's name: what differs between tasks is a method here.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from marble.errors import InputError, NonFiniteError, RunError
+from marble.specs import unknown_choice
 from marble.targets import SurvivalTime, Target
+from marble.tasks.weighted import WeightedMetric
 
 if TYPE_CHECKING:  # metrics are computed without torch
     from torch import Tensor
@@ -38,6 +43,47 @@ class Undefined:
 
 Metric: TypeAlias = float | Undefined
 Readout: TypeAlias = dict[str, float]
+#: what was learned from training and validation cases to turn logits into readouts and decisions; plain JSON
+Calibration: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is said of a case.
+
+    Args:
+        label: the class called; None where a task calls none.
+        rule: how it was called, in words; empty where nothing is to be said about it.
+        threshold: of the positive class's probability, where one decides.
+    """
+
+    label: str | None = None
+    rule: str = ""
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """Cases of one part with their targets, and a model's logits (n, outputs) for them."""
+
+    targets: Sequence[Target]
+    logits: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Cases of one part with their targets, and what is stored of a model's predictions: {column: (n,)}."""
+
+    targets: Sequence[Target]
+    readouts: Mapping[str, ArrayLike]
+
+
+@dataclass(frozen=True)
+class Score:
+    """The one number a map is about: differentiable, made from logits (outputs,), and its name."""
+
+    name: str
+    of: Callable[[Tensor], Tensor]
 
 
 class Criterion(ABC):
@@ -57,6 +103,13 @@ class Criterion(ABC):
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         """Mean loss of held-out cases, from their logits (n, outputs) at once; changes no state."""
 
+    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+        """The sum of the losses of training slides, from their logits (n, outputs) at once; changes no state.
+
+        For models that are solved, not trained step by step. A loss that is not convex in the logits has none.
+        """
+        raise RunError(f"{type(self).__name__} cannot be solved at once", hint="Train this model with another loss")
+
     def prime(self, slide_id: str, logits: Tensor, stream: str = "main") -> None:
         """Take note of a slide's prediction without a gradient; most losses have nothing to note."""
         del slide_id, logits, stream
@@ -73,9 +126,28 @@ class Criterion(ABC):
 class Task(ABC):
     """What is asked of a model."""
 
-    @property
+    name: ClassVar[str]
+    #: the validation metric that chooses the checkpoint; larger is better
+    select_by: ClassVar[str]
+    #: the metrics of a table that get a paired test
+    tested: ClassVar[tuple[str, ...]]
+    #: names of the cells that hold a case's target in predictions.csv
+    target_columns: ClassVar[tuple[str, ...]]
+    #: the parts whose cases :meth:`calibrate` looks at; never the test part
+    calibrated_on: ClassVar[tuple[str, ...]] = ()
+    #: what a model that knows nothing scores, for the metrics where that does not depend on the cases
+    chance: ClassVar[Mapping[str, float]] = {}
+
+    @classmethod
     @abstractmethod
-    def name(self) -> str: ...
+    def of(cls, choices: Mapping[str, Any]) -> Self:
+        """The task with those of an experiment's choices that concern it."""
+
+    @classmethod
+    def learned_from(cls, targets: Sequence[Target]) -> dict[str, Any]:
+        """Choices that only the training slides' targets can make, such as their mean and SD."""
+        del targets
+        return {}
 
     @property
     @abstractmethod
@@ -84,25 +156,159 @@ class Task(ABC):
 
     @property
     @abstractmethod
-    def select_by(self) -> str:
-        """Name of the validation metric that chooses the checkpoint; larger is better."""
+    def columns(self) -> tuple[str, ...]:
+        """Names of the numbers stored per case."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What is told apart; empty for a task without classes."""
+        return ()
 
     @property
     @abstractmethod
-    def columns(self) -> tuple[str, ...]:
-        """Names of the numbers stored per case."""
+    def metric_names(self) -> dict[str, str]:
+        """{metric: what tables and figures call it}, in the order of a table."""
+
+    # ---- learning ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def criterion(self, targets: Mapping[str, Target], patients: Mapping[str, str]) -> Criterion:
         """The loss over the training slides: `targets` and `patients` are {slide_id: ...} of these alone."""
 
-    @abstractmethod
-    def readout(self, logits: Tensor) -> Readout:
-        """What is stored of one prediction's logits (outputs,): one number per column."""
+    def class_of(self, target: Target) -> int | None:
+        """The class a case is drawn and clustered by in training; None for a task without classes."""
+        del target
+        return None
+
+    # ---- from logits to what is said ---------------------------------------------------------------------------
 
     @abstractmethod
-    def metrics(self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike]) -> dict[str, Metric]:
+    def readout(self, logits: Tensor, calibration: Calibration | None = None) -> Readout:
+        """What is stored of one prediction's logits (outputs,): one number per column; uncalibrated without one."""
+
+    def calibrate(self, parts: Mapping[str, Answered]) -> dict[str, Any]:
+        """What turns logits into readouts and decisions, from the parts named by `calibrated_on`."""
+        del parts
+        return {}
+
+    def decide(self, readout: Mapping[str, float], calibration: Calibration) -> Decision:
+        """What is said of a case; the only rule there is, for reports, predictions, heatmaps and viewer alike."""
+        del readout, calibration
+        return Decision()
+
+    def pool(self, readouts: Sequence[Mapping[str, float]]) -> Readout:
+        """One readout of several runs' for the same case: the mean of what the logits mean."""
+        return {name: float(np.mean([readout[name] for readout in readouts])) for name in self.columns}
+
+    def pool_calibrations(self, calibrations: Sequence[Calibration]) -> Calibration:
+        """What decides on pooled readouts."""
+        del calibrations
+        return {}
+
+    @abstractmethod
+    def headline(self, readout: Mapping[str, float], decision: Decision) -> tuple[str, float]:
+        """A case's prediction as one word and one number."""
+
+    @abstractmethod
+    def sentence(self, readout: Mapping[str, float], decision: Decision) -> str:
+        """A case's prediction as titles and panels say it."""
+
+    def curve(self, readout: Mapping[str, float], calibration: Calibration) -> dict[float, float]:
+        """{time: survival} where a task has such a thing."""
+        del readout, calibration
+        return {}
+
+    @abstractmethod
+    def score(self, target: str | None = None) -> Score:
+        """The number that maps explain: of the class `target`, or the only one there is."""
+
+    # ---- judging -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def metrics(
+        self,
+        targets: Sequence[Target],
+        readouts: Mapping[str, ArrayLike],
+        calibration: Calibration | None = None,
+    ) -> dict[str, Metric]:
         """Every metric of n cases, from what is stored of them: {column: (n,)}."""
+
+    def report_metrics(self, test: Scored, train: Scored | None, calibration: Calibration) -> dict[str, Metric]:
+        """The metrics of a table: of the test cases; `train` is there where the run stored its training cases."""
+        del train
+        return self.metrics(test.targets, test.readouts, calibration)
+
+    @abstractmethod
+    def weighted_metrics(
+        self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike], calibration: Calibration
+    ) -> dict[str, WeightedMetric]:
+        """Those metrics that have a fast form over resampled cases, as functions of weights (B, n)."""
+
+    def binary(self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike]) -> tuple[Bools, Floats] | None:
+        """Which cases are positive, and the score for it; None unless the question is a yes or no."""
+        del targets, readouts
+        return None
+
+    def high_risk(self, readouts: Mapping[str, ArrayLike], calibration: Calibration) -> Bools | None:
+        """Which cases are in the group of higher risk; None for a task without risks."""
+        del readouts, calibration
+        return None
+
+    def numbers(self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike]) -> tuple[Floats, Floats] | None:
+        """True and predicted numbers (n,) of a task that predicts one; None for others."""
+        del targets, readouts
+        return None
+
+    def called(self, readouts: Mapping[str, ArrayLike], calibration: Calibration) -> Ints | None:
+        """The class called for each of n cases as an index into `class_names`; None for a task without classes."""
+        del readouts, calibration
+        return None
+
+    def is_wrong(self, target: Target, decision: Decision) -> bool:
+        """Whether what was said of a case is a plain error."""
+        del target, decision
+        return False
+
+    def caption(self, calibrations: Sequence[Calibration]) -> str:
+        """What a table must say about how its runs turned scores into probabilities and decisions; may be empty."""
+        del calibrations
+        return ""
+
+    # ---- files -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def target_cells(self, target: Target) -> tuple[str | float | int, ...]:
+        """A target as predictions.csv holds it: one cell per name of `target_columns`."""
+
+    @abstractmethod
+    def read_target(self, row: Mapping[str, str]) -> Target:
+        """The target in a row of predictions.csv."""
+
+    @abstractmethod
+    def target_text(self, target: Target) -> str:
+        """A target as a reader wants it."""
+
+    def read_readout(self, row: Mapping[str, str]) -> Readout:
+        """The readout in a row of predictions.csv; what cannot be one is refused."""
+        found = {}
+        for name in self.columns:
+            try:
+                found[name] = float(row[name])
+            except (KeyError, TypeError, ValueError):
+                raise InputError(f"column '{name}' holds {row.get(name)!r}, which is not a number") from None
+            if not np.isfinite(found[name]):
+                raise InputError(f"column '{name}' holds {row[name]}, which is not finite")
+        self.check_readout(found)
+        return found
+
+    def check_readout(self, readout: Mapping[str, float]) -> None:
+        """Refuse numbers that no prediction of this task can be."""
+        del readout
+
+
+def no_such_target(target: str, valid: Sequence[str]) -> InputError:
+    """What to say to somebody who wants to see a class explained that there is not."""
+    return InputError(unknown_choice("class", target, list(valid)), where="--target")
 
 
 def finite_scores(scores: ArrayLike, name: str) -> Floats:

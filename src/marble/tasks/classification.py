@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias, get_args
+from functools import partial
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -16,13 +17,37 @@ from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
 from marble.targets import Target
 from marble.tasks import classification_metrics as scores
-from marble.tasks.base import Criterion, Ints, Metric, Readout, Task, Undefined, finite_scores, stored_column
+from marble.tasks import weighted
+from marble.tasks.base import (
+    Answered,
+    Bools,
+    Calibration,
+    Criterion,
+    Decision,
+    Floats,
+    Ints,
+    Metric,
+    Readout,
+    Score,
+    Task,
+    Undefined,
+    finite_scores,
+    no_such_target,
+    stored_column,
+)
+from marble.tasks.temperature import calibrate_temperature
+from marble.tasks.threshold import SMALLEST, choose_threshold, log_odds
+from marble.tasks.weighted import WeightedMetric
 
 ClassLoss: TypeAlias = Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"]
 ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[float, ...] | None
+DecisionRule: TypeAlias = Literal["argmax", "threshold"]
 LOSSES: tuple[ClassLoss, ...] = get_args(ClassLoss)
+RULES: tuple[DecisionRule, ...] = get_args(DecisionRule)
 #: probabilities nearer to 0 or 1 than this count as this far away, in the loss "bernoulli"
 BERNOULLI_CLAMP = 1e-5
+#: how far the stored probabilities of a case may be from a sum of 1
+SUM_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -30,7 +55,7 @@ class Classification(Task):
     """Tell `classes` apart.
 
     Args:
-        classes: names, at least two. Of two, the second is the positive one; kappa takes them as ordered grades.
+        classes: names, at least two; kappa takes them as ordered grades.
         class_weights: weight of a slide's loss by its class: "none" (or None), "balanced" (inverse frequency among the
             training slides, so that their mean weight is 1), or one number per class.
         loss: "cross-entropy"; "multi-label-bce": one yes-or-no question per class (DSMIL);
@@ -38,15 +63,24 @@ class Classification(Task):
             "bernoulli": of two classes one output, the log-likelihood of its clamped sigmoid (ABMIL, CS-MIL); of more,
             one such question per class.
         side_label_smoothing: of the cross-entropy of a model's side predictions (HAG-MIL's coarse levels).
+        decision: "argmax": the most probable class is called, the first of equals; "threshold", for two classes: the
+            positive one is called from a threshold on, which is chosen on validation.
+        positive: of two classes the one that is looked for; the second if not named.
     """
 
     classes: tuple[str, ...]
     class_weights: ClassWeights = "none"
     loss: ClassLoss = "cross-entropy"
     side_label_smoothing: float = 0.0
+    decision: DecisionRule = "argmax"
+    positive: str | None = None
 
     name: ClassVar[str] = "classification"
     select_by: ClassVar[str] = "auc"
+    tested: ClassVar[tuple[str, ...]] = ("auc", "accuracy")
+    target_columns: ClassVar[tuple[str, ...]] = ("label",)
+    calibrated_on: ClassVar[tuple[str, ...]] = ("val",)
+    chance: ClassVar[Mapping[str, float]] = {"auc": 0.5}
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
@@ -57,6 +91,7 @@ class Classification(Task):
             raise SpecError(f"side_label_smoothing must be at least 0 and below 1, got {self.side_label_smoothing}")
         if self.side_label_smoothing and self.loss != "cross-entropy":
             raise SpecError(f'side_label_smoothing needs loss = "cross-entropy", got "{self.loss}"')
+        self._check_decision()
         weights = self.class_weights
         if isinstance(weights, str) and weights not in ("none", "balanced"):
             raise SpecError(unknown_choice("class_weights", weights, ["none", "balanced", "one number per class"]))
@@ -64,6 +99,44 @@ class Classification(Task):
             usable = len(weights) == len(self.classes) and all(np.isfinite(w) and w > 0 for w in weights)
             if not usable:
                 raise SpecError(f"class_weights needs {len(self.classes)} positive numbers, got {list(weights)}")
+
+    @classmethod
+    def of(cls, choices: Mapping[str, Any]) -> Self:
+        return cls(
+            tuple(choices["classes"]),
+            class_weights=choices["class_weights"],
+            loss=choices["class_loss"],
+            side_label_smoothing=choices["side_label_smoothing"],
+            decision=choices["decision"],
+            positive=choices["positive"],
+        )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.classes
+
+    @property
+    def positive_index(self) -> int:
+        """Of two classes, the place of the positive one."""
+        return 1 if self.positive is None else self.classes.index(self.positive)
+
+    @property
+    def positive_class(self) -> str:
+        return self.classes[self.positive_index]
+
+    @property
+    def metric_names(self) -> dict[str, str]:
+        names = {
+            "auc": "AUC",
+            "accuracy": "Accuracy",
+            "balanced_accuracy": "Balanced acc.",
+            "f1": "F1",
+            "kappa": "Kappa" if len(self.classes) == 2 else "Kappa (quadratic)",
+            "ece": "ECE (lower is better)",
+        }
+        if self.decision == "threshold":
+            names |= {"sensitivity": "Sensitivity", "specificity": "Specificity"}
+        return names
 
     @property
     def outputs(self) -> int:
@@ -78,43 +151,209 @@ class Classification(Task):
         truth = {slide: self.index(target, where=slide) for slide, target in targets.items()}
         return ClassCriterion(self, truth)
 
-    def readout(self, logits: Tensor) -> Readout:
+    def readout(self, logits: Tensor, calibration: Calibration | None = None) -> Readout:
         """One probability per class; they sum to 1.
 
         The softmax of the logits, except where they were trained as separate yes-or-no questions: then the sigmoids
         divided by their sum, since for those the softmax of perfect answers would be overconfident. Of a single
-        question, the sigmoid is the probability of the second class.
+        question, the sigmoid is the probability of the second class. A calibration divides by its temperature first.
         """
         values = logits.detach().double().cpu()
         finite_scores(values.numpy(), "logits")
         if values.shape != (self.outputs,):
             raise InputError(f"logits must be ({self.outputs},), got {tuple(values.shape)}")
-        if self.outputs == 1:  # softmax(0, x) = (1 - sigmoid x, sigmoid x)
-            answers = torch.cat([torch.zeros_like(values), values])
-        elif self.loss in ("multi-label-bce", "bernoulli"):
-            # softmax(log sigmoid) = sigmoid / sum of sigmoids, also where every sigmoid underflows
-            answers = functional.logsigmoid(values)
-        else:
-            answers = values
+        answers = self._answers(values[None])[0] / (calibration or {}).get("temperature", 1.0)
         return dict(zip(self.columns, torch.softmax(answers, dim=0).tolist(), strict=True))
 
-    def metrics(self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike]) -> dict[str, Metric]:
-        """AUC (two classes: of the second; more: macro one-vs-rest), accuracy, balanced accuracy, macro F1, kappa.
+    def _answers(self, logits: Tensor) -> Tensor:
+        """Logits (n, outputs) -> scores (n, K) whose softmax is the probability."""
+        if self.outputs == 1:  # softmax(0, x) = (1 - sigmoid x, sigmoid x)
+            return torch.cat([torch.zeros_like(logits), logits], dim=1)
+        if self.loss in ("multi-label-bce", "bernoulli"):
+            # softmax(log sigmoid) = sigmoid / sum of sigmoids, also where every sigmoid underflows
+            return functional.logsigmoid(logits)
+        return logits
 
-        The class called is the one of largest probability, the first of equals.
+    def calibrate(self, parts: Mapping[str, Answered]) -> dict[str, Any]:
+        """The temperature and, if one is wanted, the threshold: from validation cases."""
+        answered = parts["val"]
+        truth = self._truth(answered.targets)
+        answers = self._answers(torch.from_numpy(answered.logits)).numpy()
+        found: dict[str, Any] = {"decision": self.decision, **calibrate_temperature(answers, truth)}
+        if self.decision == "argmax":
+            return found
+        p = torch.softmax(torch.from_numpy(answers / found["temperature"]), dim=1).numpy()
+        odds = log_odds(p[:, self.positive_index], p[:, 1 - self.positive_index])
+        threshold = choose_threshold(truth == self.positive_index, odds)
+        if isinstance(threshold, Undefined):  # said in the run, and the most probable class is called
+            return found | {"decision": "argmax", "threshold": None, "threshold_reason": threshold.reason}
+        called = np.where(odds >= threshold, self.positive_index, 1 - self.positive_index)
+        return found | {
+            "threshold": threshold,
+            "sensitivity": scores.sensitivity(truth, called, self.positive_index),
+            "specificity": scores.specificity(truth, called, self.positive_index),
+        }
+
+    def called(self, readouts: Mapping[str, ArrayLike], calibration: Calibration) -> Ints:
+        p = self._probabilities(readouts)
+        if calibration.get("decision", "argmax") == "argmax":
+            most: Ints = p.argmax(axis=1)
+            return most
+        positive = log_odds(p[:, self.positive_index], p[:, 1 - self.positive_index]) >= calibration["threshold"]
+        found: Ints = np.where(positive, self.positive_index, 1 - self.positive_index)
+        return found
+
+    def decide(self, readout: Mapping[str, float], calibration: Calibration) -> Decision:
+        (index,) = self.called({name: [readout[name]] for name in self.columns}, calibration)
+        label = self.classes[int(index)]
+        if calibration.get("decision", "argmax") == "argmax":
+            return Decision(label, "the most probable class")
+        from_p = float(1 / (1 + np.exp(-calibration["threshold"])))
+        rule = f"{self.positive_class} from p = {from_p:.4f} on, chosen on validation"
+        return Decision(label, rule, from_p)
+
+    def pool(self, readouts: Sequence[Mapping[str, float]]) -> Readout:
+        """The softmax of the mean calibrated logits: of log-probabilities, which differ from logits by a constant."""
+        p = np.array([[readout[name] for name in self.columns] for readout in readouts])  # (runs, K)
+        mean = np.log(np.maximum(p, SMALLEST)).mean(axis=0)
+        return dict(zip(self.columns, torch.softmax(torch.from_numpy(mean), dim=0).tolist(), strict=True))
+
+    def pool_calibrations(self, calibrations: Sequence[Calibration]) -> Calibration:
+        """The mean of the members' thresholds if all have one; otherwise the most probable class is called."""
+        if any(one.get("decision", "argmax") == "argmax" for one in calibrations):
+            return {}
+        return {"decision": "threshold", "threshold": float(np.mean([one["threshold"] for one in calibrations]))}
+
+    def headline(self, readout: Mapping[str, float], decision: Decision) -> tuple[str, float]:
+        assert decision.label is not None
+        return decision.label, readout[f"p_{decision.label}"]
+
+    def sentence(self, readout: Mapping[str, float], decision: Decision) -> str:
+        rule = "" if decision.threshold is None else f" ({decision.rule})"
+        return f"predicted {decision.label}, p = {readout[f'p_{decision.label}']:.4f}{rule}"
+
+    def score(self, target: str | None = None) -> Score:
+        if target is None:
+            raise InputError("name the class to explain", hint=f"One of {', '.join(self.classes)}")
+        if target not in self.classes:
+            raise no_such_target(target, self.classes)
+        if self.outputs == 1:  # one yes-or-no question: the first class's logit is minus the second's
+            sign = 1 if target == self.classes[1] else -1
+            return Score(f"logit of {target}", lambda logits: sign * logits[0])
+        place = self.classes.index(target)
+        return Score(f"logit of {target}", lambda logits: logits[place])
+
+    def metrics(
+        self,
+        targets: Sequence[Target],
+        readouts: Mapping[str, ArrayLike],
+        calibration: Calibration | None = None,
+    ) -> dict[str, Metric]:
+        """AUC (two classes: of the positive; more: macro one-vs-rest), accuracy, balanced accuracy, macro F1, kappa.
+
+        Also the expected calibration error and, where a threshold decides, sensitivity and specificity.
         """
-        truth: Ints = np.array([self.index(target) for target in targets], dtype=np.int64)
-        p = np.stack([stored_column(readouts, name) for name in self.columns], axis=1)  # (n, K)
+        truth, p = self._truth(targets), self._probabilities(readouts)
         if len(p) != len(truth):
             raise InputError(f"{len(truth)} targets but {len(p)} predictions")
-        called: Ints = p.argmax(axis=1)
-        return {
-            "auc": scores.auc(truth, p, self.classes),
+        called = self.called(readouts, calibration or {})
+        found: dict[str, Metric] = {
+            "auc": scores.auc(truth, p, self.classes, self.positive_index),
             "accuracy": scores.accuracy(truth, called),
             "balanced_accuracy": scores.balanced_accuracy(truth, called, self.classes),
             "f1": scores.macro_f1(truth, called, self.classes),
             "kappa": scores.quadratic_kappa(truth, called, self.classes),
+            "ece": scores.expected_calibration_error(truth, p),
         }
+        if self.decision == "threshold":
+            found["sensitivity"] = scores.sensitivity(truth, called, self.positive_index)
+            found["specificity"] = scores.specificity(truth, called, self.positive_index)
+        return found
+
+    def weighted_metrics(
+        self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike], calibration: Calibration
+    ) -> dict[str, WeightedMetric]:
+        truth, p = self._truth(targets), self._probabilities(readouts)
+        called, k = self.called(readouts, calibration), len(self.classes)
+        positive, yes = truth == self.positive_index, called == self.positive_index
+        area = partial(weighted.auc, positive, p[:, self.positive_index]) if k == 2 else None
+        found: dict[str, WeightedMetric] = {
+            "auc": area or partial(weighted.macro_auc, truth, p),
+            "accuracy": partial(weighted.accuracy, truth, called),
+            "balanced_accuracy": partial(weighted.balanced_accuracy, truth, called, k),
+            "f1": partial(weighted.macro_f1, truth, called, k),
+            "kappa": partial(weighted.quadratic_kappa, truth, called, k),
+            "ece": partial(weighted.calibration_error, *scores.confidence_excess(truth, p), scores.CALIBRATION_BINS),
+        }
+        if self.decision == "threshold":
+            found["sensitivity"] = partial(weighted.recall, positive, yes)
+            found["specificity"] = partial(weighted.recall, ~positive, ~yes)
+        return found
+
+    def binary(self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike]) -> tuple[Bools, Floats] | None:
+        if len(self.classes) != 2:
+            return None
+        positive: Bools = self._truth(targets) == self.positive_index
+        return positive, stored_column(readouts, self.columns[self.positive_index])
+
+    def caption(self, calibrations: Sequence[Calibration]) -> str:
+        rule = "Called: the most probable class."
+        if self.decision == "threshold":
+            chosen = sum(one["decision"] == "threshold" for one in calibrations)
+            rule = (
+                f"Called: {self.positive_class} from a threshold on that validation chose"
+                f" ({chosen} of {len(calibrations)} runs; the others call the most probable class)."
+            )
+        used = [one for one in calibrations if one["used"]]
+        if not used:
+            return f"{rule} Probabilities are as the models gave them: no temperature helped on validation."
+        before, after = (np.mean([one["ece"][when] for one in used]) for when in ("before", "after"))
+        return (
+            f"{rule} Probabilities of {len(used)} of {len(calibrations)} runs are calibrated by one temperature, where"
+            f" it lowers the held-out validation NLL (validation ECE {before:.3f} before, {after:.3f} after)."
+        )
+
+    def is_wrong(self, target: Target, decision: Decision) -> bool:
+        return decision.label != target
+
+    def target_cells(self, target: Target) -> tuple[str]:
+        return (self.classes[self.index(target)],)
+
+    def read_target(self, row: Mapping[str, str]) -> Target:
+        return self.classes[self.index(row["label"])]
+
+    def target_text(self, target: Target) -> str:
+        return str(target)
+
+    def check_readout(self, readout: Mapping[str, float]) -> None:
+        for name in self.columns:
+            if not 0 <= readout[name] <= 1:
+                raise InputError(f"column '{name}' holds {readout[name]!r}, which is not a probability")
+        total = sum(readout[name] for name in self.columns)
+        if abs(total - 1) > SUM_TOLERANCE:
+            raise InputError(f"the probabilities of {', '.join(self.columns)} sum to {total:.6g}, not to 1")
+
+    def class_of(self, target: Target) -> int:
+        return self.index(target)
+
+    def _truth(self, targets: Sequence[Target]) -> Ints:
+        return np.array([self.index(target) for target in targets], dtype=np.int64)
+
+    def _probabilities(self, readouts: Mapping[str, ArrayLike]) -> Floats:
+        """(n, K)"""
+        return np.stack([stored_column(readouts, name) for name in self.columns], axis=1)
+
+    def _check_decision(self) -> None:
+        if self.decision not in RULES:
+            raise SpecError(unknown_choice("decision", self.decision, list(RULES)))
+        if self.decision == "threshold" and len(self.classes) != 2:
+            raise SpecError(f'decision = "threshold" needs two classes, these are {len(self.classes)}')
+        if self.positive is None:
+            return
+        if len(self.classes) != 2:
+            raise SpecError(f"positive is for two classes, these are {len(self.classes)}")
+        if self.positive not in self.classes:
+            raise SpecError(unknown_choice("class for positive", self.positive, list(self.classes)))
 
     def index(self, target: Target, where: str | None = None) -> int:
         """The position of a label in `classes`."""
@@ -138,6 +377,9 @@ class ClassCriterion(Criterion):
             raise InputError("not one of the training slides of this criterion", where=slide_id)
         smoothing = 0.0 if stream == "main" else self._task.side_label_smoothing
         return self._losses(logits[None], torch.tensor([self._truth[slide_id]]), smoothing)[0]
+
+    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+        return self._losses(logits, torch.tensor([self._truth[slide_id] for slide_id in slide_ids])).sum()
 
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         """Mean over cases, weighted as in training."""

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from marble.errors import InputError
-from marble.tasks.base import Floats, Ints, Metric, Undefined, finite_scores
+from marble.tasks.base import Floats, Ints, Metric, Undefined
+
+CALIBRATION_BINS = 10
 
 
-def auc(truth: Ints, probability: Floats, classes: Sequence[str]) -> Metric:
+def auc(truth: Ints, probability: Floats, classes: Sequence[str], positive: int = 1) -> Metric:
     """Probability that a case of the class scores above a case of another; a tie counts one half.
 
-    Of two classes the second is scored; of more, the mean over classes, each against all others.
+    Of two classes the positive one is scored; of more, the mean over classes, each against all others.
     """
     if (lack := _lacking_class(truth, classes)) is not None:
         return lack
-    scored = [1] if len(classes) == 2 else range(len(classes))
+    scored = [positive] if len(classes) == 2 else range(len(classes))
     return float(np.mean([_pairs_won(probability[truth == k, k], probability[truth != k, k]) for k in scored]))
 
 
@@ -76,39 +76,37 @@ def confusion(truth: Ints, predicted: Ints, classes: int) -> Ints:
     return np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
 
 
-def youden_threshold(positive: ArrayLike, scores: ArrayLike) -> Metric:
-    """The score at and above which a case is called positive that maximises sensitivity + specificity.
+def sensitivity(truth: Ints, predicted: Ints, positive: int) -> Metric:
+    """Share of the positive cases that are called positive."""
+    if not (truth == positive).any():
+        return Undefined("no positive case")
+    return float(np.mean(predicted[truth == positive] == positive))
 
-    Choose it on validation cases only. Among equally good thresholds the highest is taken (fewest false alarms).
+
+def specificity(truth: Ints, predicted: Ints, positive: int) -> Metric:
+    """Share of the negative cases that are called negative."""
+    if not (truth != positive).any():
+        return Undefined("no negative case")
+    return float(np.mean(predicted[truth != positive] != positive))
+
+
+def expected_calibration_error(truth: Ints, probability: Floats) -> Metric:
+    """How far confidence is from being right: |mean confidence - share right|, averaged over bins of confidence.
+
+    Confidence is the probability of the most probable class; bins are ten of equal width, each with its upper edge.
     """
-    truth, values = _binary(positive, scores)
-    if (lack := _lacking_side(truth)) is not None:
-        return lack
-    order = np.argsort(-values, kind="stable")
-    ordered = values[order]
-    last_of_tie = np.append(np.diff(ordered) != 0, True)
-    found = np.cumsum(truth[order])[last_of_tie]  # positives at or above each distinct score
-    alarms = np.cumsum(~truth[order])[last_of_tie]
-    # Whole numbers, so that equal thresholds are equal: TPR - FPR times positives times negatives.
-    gain = found * int((~truth).sum()) - alarms * int(truth.sum())
-    return float(ordered[last_of_tie][int(np.argmax(gain))])
-
-
-def _binary(positive: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], Floats]:
-    truth, values = np.asarray(positive), finite_scores(scores, "scores")
-    if truth.shape != values.shape or truth.ndim != 1:
-        raise InputError(f"labels and scores must be two lists of one length, got {truth.shape} and {values.shape}")
-    if not np.isin(truth, (0, 1)).all():
-        raise InputError("labels must be True (positive) or False, or 1 and 0")
-    return truth.astype(np.bool_), values
-
-
-def _lacking_side(truth: NDArray[np.bool_]) -> Undefined | None:
     if truth.size == 0:
         return Undefined("no cases")
-    if not truth.any():
-        return Undefined("no positive case")
-    return Undefined("no negative case") if truth.all() else None
+    excess, place = confidence_excess(truth, probability)
+    return float(np.abs(np.bincount(place, excess, CALIBRATION_BINS)).sum() / truth.size)
+
+
+def confidence_excess(truth: Ints, probability: Floats) -> tuple[Floats, Ints]:
+    """Confidence minus right (1) or wrong (0) of each case (n,), and its bin of confidence (n,)."""
+    confidence = probability.max(axis=1)
+    excess: Floats = confidence - (probability.argmax(axis=1) == truth)
+    place = np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1
+    return excess, np.clip(place, 0, CALIBRATION_BINS - 1)
 
 
 def _lacking_class(truth: Ints, classes: Sequence[str]) -> Undefined | None:

@@ -101,6 +101,24 @@ class TrainingPatients:
             raise InputError("not one of the training slides of this criterion", where=slide_id)
         return self.slide_index[slide_id]
 
+    def members(self, slide_ids: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Patients (P,) of these slides, and which of the P each slide belongs to (N,)."""
+        rows = torch.tensor([self.index_of(slide) for slide in slide_ids], dtype=torch.int64)
+        patients, member = torch.unique(self.patient_of[rows], return_inverse=True)
+        return patients, member
+
+    def mean_risks(self, slide_ids: Sequence[str], logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Of slides with logits (N, 1): their patients (P,), and the mean risk of each (P,)."""
+        patients, member = self.members(slide_ids)
+        member = member.to(logits.device)
+        total = logits.new_zeros(len(patients)).index_add(0, member, logits[:, 0])
+        return patients, total / torch.bincount(member, minlength=len(patients))
+
+    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+        """L of the patients of these slides, who are each other's risk set; 0 without an event."""
+        patients, risk = self.mean_risks(slide_ids, logits)
+        return RiskSets(self.time[patients], self.event[patients]).loss(risk)
+
 
 class CoxBank(Criterion):
     """Cox with one slide per step and the whole training cohort as risk set.
@@ -140,6 +158,9 @@ class CoxBank(Criterion):
         # The value is L, the derivative by `risk` is slope / slides of the patient.
         return risk.new_tensor(loss) + slope / int(count[patient]) * (risk - risk.detach())
 
+    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+        return self._cohort.batch_loss(slide_ids, logits)
+
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         return held_out_cox_loss(targets, logits)
 
@@ -170,30 +191,24 @@ class CoxGroup(Criterion):
 
     def comparable(self, slide_ids: Sequence[str]) -> bool:
         """Whether these slides hold an event with another patient at risk; a group without is refused."""
-        patients, _ = self._patients_of(slide_ids)
+        patients, _ = self._cohort.members(slide_ids)
         return RiskSets(self._cohort.time[patients], self._cohort.event[patients]).fault() is None
 
     def loss_of_group(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
         """L of the group's patients from logits (N, 1)."""
         if logits.shape != (len(slide_ids), 1):
             raise InputError(f"logits of {len(slide_ids)} slides must be ({len(slide_ids)}, 1), got {(*logits.shape,)}")
-        patients, member = self._patients_of(slide_ids)
-        member = member.to(logits.device)
-        total = logits.new_zeros(len(patients)).index_add(0, member, logits[:, 0])
-        risk = total / torch.bincount(member, minlength=len(patients))
+        patients, risk = self._cohort.mean_risks(slide_ids, logits)
         return breslow_loss(risk, self._cohort.time[patients], self._cohort.event[patients])
 
     def loss(self, slide_id: str, logits: Tensor, stream: str = "main") -> Tensor:
         return self.loss_of_group([slide_id], logits[None])
 
+    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+        return self._cohort.batch_loss(slide_ids, logits)
+
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         return held_out_cox_loss(targets, logits)
-
-    def _patients_of(self, slide_ids: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Patients (P,) of these slides, and which of the P each slide belongs to (N,)."""
-        rows = torch.tensor([self._cohort.index_of(slide) for slide in slide_ids], dtype=torch.int64)
-        patients, member = torch.unique(self._cohort.patient_of[rows], return_inverse=True)
-        return patients, member
 
 
 def single_risk(slide_id: str, logits: Tensor) -> Tensor:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
-from marble.targets import Target
+from marble.targets import SurvivalTime, Target
+from marble.tasks import weighted
 from marble.tasks.base import (
+    Answered,
+    Bools,
+    Calibration,
     Criterion,
+    Decision,
     Floats,
     Metric,
     Readout,
+    Score,
+    Scored,
     Task,
     Undefined,
     finite_scores,
@@ -28,7 +37,10 @@ from marble.tasks.baseline import BreslowBaseline
 from marble.tasks.cox import CoxBank, CoxGroup
 from marble.tasks.discrete import DiscreteCriterion, quantile_edges, survival_at, survival_curve
 from marble.tasks.survival_metrics import harrell_c, integrated_brier, time_dependent_auc, uno_c
+from marble.tasks.weighted import WeightedMetric
 
+#: the survival of one patient is told at these quantiles of the training patients' event times
+CURVE_QUANTILES = (0.25, 0.5, 0.75)
 #: the mean time-dependent AUC is taken at these quantiles of the event times
 AUC_QUANTILES = (0.25, 0.5, 0.75)
 #: the Brier score is integrated between these quantiles of the event times, at this many times
@@ -53,6 +65,10 @@ class Survival(Task):
 
     name: ClassVar[str] = "survival"
     select_by: ClassVar[str] = "c_index"
+    tested: ClassVar[tuple[str, ...]] = ("c_index",)
+    target_columns: ClassVar[tuple[str, ...]] = ("time", "event")
+    calibrated_on: ClassVar[tuple[str, ...]] = ("train",)
+    chance: ClassVar[Mapping[str, float]] = {"c_index": 0.5}
 
     def __post_init__(self) -> None:
         if self.loss not in ("cox", "nll"):
@@ -63,6 +79,19 @@ class Survival(Task):
             raise SpecError(f"bins must be at least 2, got {self.bins}")
         if not 0 <= self.alpha < 1:
             raise SpecError(f"alpha must be at least 0 and below 1, got {self.alpha}")
+
+    @classmethod
+    def of(cls, choices: Mapping[str, Any]) -> Self:
+        return cls(loss=choices["survival_loss"], risk_set=choices["risk_set"], bins=choices["bins"])
+
+    @property
+    def metric_names(self) -> dict[str, str]:
+        return {
+            "c_index": "C-index",
+            "c_index_ipcw": "C-index (IPCW)",
+            "auc_td": "Time-dep. AUC",
+            "ibs": "Integrated Brier (lower is better)",
+        }
 
     @property
     def outputs(self) -> int:
@@ -78,7 +107,7 @@ class Survival(Task):
             return DiscreteCriterion(targets, patients, self.bins, self.alpha)
         return CoxBank(targets, patients) if self.risk_set == "bank" else CoxGroup(targets, patients)
 
-    def readout(self, logits: Tensor) -> Readout:
+    def readout(self, logits: Tensor, calibration: Calibration | None = None) -> Readout:
         """Cox: the logit. Discrete time: risk = minus the sum of survival over bins, and that survival."""
         values = logits.detach().double().cpu()
         finite_scores(values.numpy(), "logits")
@@ -89,7 +118,83 @@ class Survival(Task):
         survival = survival_curve(values)
         return dict(zip(self.columns, [-float(survival.sum()), *survival.tolist()], strict=True))
 
-    def metrics(self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike]) -> dict[str, Metric]:
+    def calibrate(self, parts: Mapping[str, Answered]) -> dict[str, Any]:
+        """The cut of the risk groups and Cox's baseline hazard, both from the training patients."""
+        answered = parts["train"]
+        risks = np.array([self.readout(torch.from_numpy(row))["risk"] for row in answered.logits])
+        time, event = outcome_arrays(answered.targets)
+        baseline = BreslowBaseline.fit(risks, time, event)
+        return {
+            "median_risk": float(np.sort(risks)[(len(risks) - 1) // 2]),  # of an even number, the lower of the two
+            "baseline_times": baseline.times.tolist(),
+            "baseline_log_hazard": baseline.log_hazard.tolist(),
+        }
+
+    def headline(self, readout: Mapping[str, float], decision: Decision) -> tuple[str, float]:
+        return f"{readout['risk']:.3f}", readout["risk"]
+
+    def sentence(self, readout: Mapping[str, float], decision: Decision) -> str:
+        return f"risk {readout['risk']:.4g}"
+
+    def curve(self, readout: Mapping[str, float], calibration: Calibration) -> dict[float, float]:
+        """Survival at the quartiles of the training patients' event times."""
+        if self.loss != "cox":
+            return {}
+        times, hazard = np.array(calibration["baseline_times"]), np.array(calibration["baseline_log_hazard"])
+        at = np.quantile(times, CURVE_QUANTILES)
+        survival = BreslowBaseline(times, hazard).survival([readout["risk"]], at)[0]
+        return {float(time): float(value) for time, value in zip(at, survival, strict=True)}
+
+    def high_risk(self, readouts: Mapping[str, ArrayLike], calibration: Calibration) -> Bools:
+        above: Bools = stored_column(readouts, "risk") > calibration["median_risk"]
+        return above
+
+    def score(self, target: str | None = None) -> Score:
+        if target not in (None, "risk"):
+            raise InputError(f"a survival run explains its risk, not '{target}'", where="--target")
+        if self.loss == "cox":
+            return Score("risk", lambda logits: logits[0])
+        return Score("risk", lambda logits: -survival_curve(logits).sum())
+
+    def target_cells(self, target: Target) -> tuple[float, int]:
+        ((time,), (event,)) = outcome_arrays([target])
+        return float(time), int(event)
+
+    def read_target(self, row: Mapping[str, str]) -> Target:
+        if row["event"] not in ("0", "1"):
+            raise InputError(f"column 'event' holds {row['event']!r}, not 0 or 1")
+        return SurvivalTime(_number(row["time"]), row["event"] == "1")
+
+    def target_text(self, target: Target) -> str:
+        time, event = self.target_cells(target)
+        return f"{time:g}, {'event' if event else 'censored'}"
+
+    def check_readout(self, readout: Mapping[str, float]) -> None:
+        for name in self.columns[1:]:
+            if not 0 <= readout[name] <= 1:
+                raise InputError(f"column '{name}' holds {readout[name]!r}, which is not a probability")
+
+    def weighted_metrics(
+        self, targets: Sequence[Target], readouts: Mapping[str, ArrayLike], calibration: Calibration
+    ) -> dict[str, WeightedMetric]:
+        time, event = outcome_arrays(targets)
+        return {"c_index": partial(weighted.concordance, stored_column(readouts, "risk"), time, event)}
+
+    def report_metrics(self, test: Scored, train: Scored | None, calibration: Calibration) -> dict[str, Metric]:
+        found = self.metrics(test.targets, test.readouts)
+        found["ibs"] = (
+            Undefined("the predictions hold no training patients")
+            if train is None
+            else self.integrated_brier(test.targets, test.readouts, train.targets, train.readouts)
+        )
+        return found
+
+    def metrics(
+        self,
+        targets: Sequence[Target],
+        readouts: Mapping[str, ArrayLike],
+        calibration: Calibration | None = None,
+    ) -> dict[str, Metric]:
         """Harrell's C, Uno's C, and the mean time-dependent AUC at the quartiles of the event times.
 
         The weights against censoring come from these cases themselves.
@@ -137,3 +242,10 @@ class Survival(Task):
             return baseline.survival(stored_column(readouts, "risk"), at)
         past = np.stack([stored_column(readouts, name) for name in self.columns[1:]], axis=1)  # (n, bins)
         return survival_at(past, quantile_edges(time, event, self.bins), float(time.max()), at)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"column 'time' holds {text!r}, which is not a number") from None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from marble.bags.store import BagStore
 from marble.models import BagModel
 from marble.models.inference import infer
-from marble.tasks.base import Task
+from marble.tasks.base import Answered, Calibration, Criterion, Metric, Task
 from marble.training.job import CaseSpec
 from marble.training.prefetch import prefetch
 
@@ -41,6 +42,36 @@ def predict_cases(
     return rows
 
 
+def calibrated(rows: Sequence[CasePrediction], task: Task, calibration: Calibration) -> list[CasePrediction]:
+    """The same predictions, read out as the run's calibration has it."""
+    return [replace(row, readout=task.readout(row.logits, calibration)) for row in rows]
+
+
+def answered(rows: Sequence[CasePrediction]) -> Answered:
+    """Targets and logits together, as a calibration takes them."""
+    logits = torch.stack([row.logits.double().cpu() for row in rows]).numpy()  # (n, outputs)
+    return Answered([row.case.target.value() for row in rows], logits)
+
+
 def columns(rows: Sequence[CasePrediction], task: Task) -> dict[str, np.ndarray]:
     """{column: (n,)} of the readouts, as metrics take them."""
     return {name: np.array([row.readout[name] for row in rows], dtype=np.float64) for name in task.columns}
+
+
+def validate(
+    model: BagModel, store: BagStore, cases: Sequence[CaseSpec], task: Task, criterion: Criterion, orders: int
+) -> tuple[dict[str, Metric], Metric]:
+    """Every metric of held-out cases, and their loss."""
+    rows = predict_cases(model, store, cases, task, orders)
+    targets = [row.case.target.value() for row in rows]
+    logits = torch.stack([row.logits for row in rows])  # (n, outputs)
+    return task.metrics(targets, columns(rows, task)), criterion.validation_loss(targets, logits)
+
+
+def history_row(epoch: int, train_loss: float, metrics: dict[str, Metric], loss: Metric) -> dict[str, Any]:
+    """One row of a history: what is undefined is said, not left out."""
+    return {
+        "epoch": epoch,
+        "train_loss": train_loss,
+        "val_loss": loss if isinstance(loss, float) else str(loss),
+    } | {f"val_{name}": value if isinstance(value, float) else str(value) for name, value in metrics.items()}

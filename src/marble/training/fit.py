@@ -13,9 +13,13 @@ from marble.bags.augment import generator
 from marble.bags.tensors import map_file, to_bytes
 from marble.errors import RunError
 from marble.models import BagModel, build
-from marble.training.checkpoint import Checkpoint, load_checkpoint
+from marble.models.zoo.probe import ClosedForm
+from marble.tasks.base import Task
+from marble.training.closed_form import solve_fit
 from marble.training.job import FitJob
 from marble.training.loop import Progress, TrainingLoop
+from marble.training.result import FitResult
+from marble.training.results import history_csv
 from marble.training.trackers import Tracker, open_trackers
 from marble.version import VERSION
 
@@ -36,7 +40,7 @@ def fit(
     torch.set_num_threads(job.threads)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(int(generator(job.seed, "init").initial_seed() % 2**63))
-    task = job.task.build()
+    task = job.bound_task.build()
     model = build(job.model, job.dim, task.outputs, **job.options)
     if _finished(root, job):
         _drop_checkpoints(root)
@@ -44,11 +48,16 @@ def fit(
     files.sweep(root / "checkpoints")
     _record_start(root, job, allow_drift)
     with open_trackers(track, root, job) as trackers:
-        loop = TrainingLoop(job, root, task, model, progress, trackers)
-        loop.run()
-    best = load_checkpoint(root / "checkpoints" / f"epoch-{loop.at.best_epoch:04d}")
-    model.load_state_dict(best.tensors("model"))
-    _publish_result(root, job, best, loop)
+        if isinstance(model, ClosedForm):  # seconds: a killed one is solved again, to the same bits
+            result = solve_fit(job, task, model)
+            files.publish(root / "history.csv", history_csv(result.history))
+            trackers.write(result.history)
+        else:
+            loop = TrainingLoop(job, root, task, model, progress, trackers)
+            loop.run()
+            result = loop.result()
+    model.load_state_dict(result.tensors)
+    _publish_result(root, job, task, model, result)
     return model
 
 
@@ -89,23 +98,23 @@ def _record_start(root: Path, job: FitJob, allow_drift: bool) -> None:
     files.publish_json(path, {**now, "drift": drift})
 
 
-def _publish_result(root: Path, job: FitJob, best: Checkpoint, loop: TrainingLoop) -> None:
-    data = to_bytes(best.tensors("model"), {"model": job.model, "options": job.options, "dim": job.dim})
+def _publish_result(root: Path, job: FitJob, task: Task, model: BagModel, result: FitResult) -> None:
+    data = to_bytes(result.tensors, {"model": job.model, "options": job.options, "dim": job.dim})
     files.publish(root / "model.safetensors", data)
-    chosen = loop.at.history[loop.at.best_epoch - 1]
+    chosen = result.history[result.best_epoch - 1]
     files.publish_json(
         root / "fit.json",
         {
             "job": job.fingerprint(),
             "model_sha256": files.sha256_bytes(data),
-            "parameters": loop.model.parameter_count(),
-            "epochs": loop.at.epoch,
-            "best_epoch": loop.at.best_epoch,
+            "parameters": model.parameter_count(),
+            "epochs": result.epochs,
+            "best_epoch": result.best_epoch,
             "val": {key.removeprefix("val_"): value for key, value in chosen.items() if key.startswith("val_")},
-            "selected_by": loop.task.select_by,
-            "notes": loop.precision.notes,
+            "selected_by": task.select_by,
+            "notes": result.notes,
             "drift": bool(files.read_json(root / "job.json")["drift"]),
-            "seconds": loop.seconds,
+            "seconds": result.seconds,
         },
     )
     _drop_checkpoints(root)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,17 @@ from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.errors import NonFiniteError, RunError
 from marble.models import BagModel, Output
+from marble.models.statistics import measure
 from marble.tasks.base import Criterion, Task, Undefined
 from marble.tasks.cox import CoxGroup
-from marble.training.checkpoint import Checkpoint, newest, prune, save_checkpoint
-from marble.training.evaluate import columns, predict_cases
+from marble.training.averaging import WeightAverage
+from marble.training.checkpoint import Checkpoint, load_checkpoint, newest, prune, save_checkpoint
+from marble.training.evaluate import history_row, validate
 from marble.training.job import FitJob
 from marble.training.optim import Optimizer, learning_rate, plateau_factor
 from marble.training.precision import Precision
 from marble.training.prefetch import prefetch
+from marble.training.result import FitResult
 from marble.training.results import history_csv
 from marble.training.trackers import Trackers
 
@@ -46,6 +50,7 @@ class Progression:
     best_metric: float = float("-inf")
     best_loss: float = float("inf")
     metric_since: int = 0  # epochs since the metric last got better
+    seconds: float = 0.0  # of all epochs, also those before a resume
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -89,12 +94,13 @@ class TrainingLoop:
         self.criterion: Criterion = task.criterion(self.target_of, self.patient_of)
         self.precision = Precision(self.recipe)
         self.optimizer = Optimizer(model, self.recipe, mixed=self.precision.mixed)
+        self.average = None if self.recipe.ema is None else WeightAverage(model, self.recipe.ema)
         self.slides = sorted(self.patient_of)
         self.group = job.task.group if isinstance(self.criterion, CoxGroup) else 1
         self.steps_per_epoch = -(-len(self.slides) // (self.recipe.accumulate * self.group))
         self.rate = learning_rate(self.recipe, self.steps_per_epoch)
         self.at = Progression()
-        self.seconds = 0.0
+        self.factor = 1.0  # of the learning rate in the current epoch, by the plateau schedule
 
     def run(self) -> None:
         self._check_selection_is_possible()
@@ -103,23 +109,30 @@ class TrainingLoop:
             self._restore(found)
             self.trackers.write(self.at.history)
         else:
+            if self.recipe.standardise:
+                self.model.standardise(measure(bag for _, bag in prefetch(self.store.load, self.slides)))
             self._prime()
             self._save()
         while self.at.epoch < self.recipe.epochs and not self._patience_is_over():
             began = time.perf_counter()
             loss = self._train_epoch()
             self._validate(loss)
+            self.at.seconds += time.perf_counter() - began
             self._save()
             self.trackers.write(self.at.history)
-            self.seconds += time.perf_counter() - began
             self.progress({"seconds": self.seconds, **self.at.history[-1]})
+
+    @property
+    def seconds(self) -> float:
+        """What all epochs took so far."""
+        return self.at.seconds
 
     # ---- training ----------------------------------------------------------------------------------------------
 
     def _train_epoch(self) -> float:
         self.model.train()
         order = self._order()
-        factor = plateau_factor(
+        self.factor = plateau_factor(
             self.recipe, [row["val_loss"] for row in self.at.history if isinstance(row["val_loss"], float)]
         )
         total = 0.0
@@ -137,7 +150,7 @@ class TrainingLoop:
                 total += self._backward(loss, slide, place)
                 pending = True
             if pending and ((place + 1) % (self.recipe.accumulate * self.group) == 0 or last):
-                self._step(slide, place, factor)
+                self._step(slide, place)
                 pending = False
         return total / len(order)
 
@@ -153,9 +166,9 @@ class TrainingLoop:
         torch.autograd.backward(self.optimizer.scaled(loss / slides))
         return float(loss.detach())
 
-    def _step(self, slide: str, place: int, factor: float) -> None:
+    def _step(self, slide: str, place: int) -> None:
         try:
-            self.optimizer.step(self.rate(self.at.step) * factor)
+            self.optimizer.step(self.rate(self.at.step) * self.factor)
         except RuntimeError as error:
             if "non-finite" not in str(error):
                 raise
@@ -165,6 +178,8 @@ class TrainingLoop:
                 hint="Lower the learning rate",
             ) from None
         self.at.step += 1
+        if self.average is not None:
+            self.average.after_step()
 
     def _group_loss(self, group: list[tuple[str, Output]]) -> Tensor | None:
         """The loss of the slides of one graph; None for a group in which no two patients can be compared."""
@@ -176,37 +191,37 @@ class TrainingLoop:
             return None
         outs = [out for _, out in group]
         loss = outs[0].logits_weight * self.criterion.loss_of_group(slides, torch.stack([out.logits for out in outs]))
-        for streams in zip(*(out.side for out in outs), strict=True):
-            logits = torch.stack([side.logits for side in streams])
-            loss = loss + streams[0].weight * self.criterion.loss_of_group(slides, logits)
+        # A bag too small for a stream of its own (DTFD) stands in with its main prediction.
+        weights = {side.name: side.weight for out in outs for side in out.side}
+        for name, weight in weights.items():
+            said = [{side.name: side.logits for side in out.side}.get(name, out.logits) for out in outs]
+            loss = loss + weight * self.criterion.loss_of_group(slides, torch.stack(said))
         return loss
 
     def _loss(self, slide: str, out: Output) -> Tensor:
         loss = out.logits_weight * self.criterion.loss(slide, out.logits)
         for side in out.side:
             loss = loss + side.weight * self.criterion.loss(slide, side.logits, side.name)
-        if self.job.task.name == "classification":
-            label = self.target_of[slide]
-            assert isinstance(label, str)
-            extra = self.model.extra_loss(out, self.job.task.classes.index(label))
+        label = self.task.class_of(self.target_of[slide])
+        if label is not None:
+            extra = self.model.extra_loss(out, label)
             loss = loss if extra is None else loss + extra
         return loss
 
+    def _canonical(self, slide: str) -> Bag:
+        return canonical(self.store.load(slide))
+
     def _augmented(self, slide: str) -> Bag:
         # Models that read tiles in raster order see the same order here as in a prediction.
-        return self.model.augment(
-            canonical(self.store.load(slide)), generator(self.job.seed, self.at.epoch, slide, "augment")
-        )
+        return self.model.augment(self._canonical(slide), generator(self.job.seed, self.at.epoch, slide, "augment"))
 
     def _order(self) -> list[str]:
         if self.recipe.sampling == "fixed":
             return self.slides
         rng = generator(self.job.seed, self.at.epoch, "order")
-        if self.recipe.sampling == "weighted" and self.job.task.name == "classification":
-            counts: dict[object, int] = {}
-            for slide in self.slides:
-                counts[self.target_of[slide]] = counts.get(self.target_of[slide], 0) + 1
-            weights = torch.tensor([1.0 / counts[self.target_of[slide]] for slide in self.slides])
+        classes = [self.task.class_of(self.target_of[slide]) for slide in self.slides]
+        if self.recipe.sampling == "weighted" and None not in classes:
+            weights = torch.tensor([1.0 / classes.count(label) for label in classes])
             drawn = torch.multinomial(weights, len(self.slides), replacement=True, generator=rng)
             return [self.slides[i] for i in drawn.tolist()]
         return [self.slides[i] for i in torch.randperm(len(self.slides), generator=rng).tolist()]
@@ -217,7 +232,7 @@ class TrainingLoop:
             return
         self.model.eval()
         with torch.no_grad():
-            outs = {slide: self.model(bag) for slide, bag in prefetch(self.store.load, self.slides)}
+            outs = {slide: self.model(bag) for slide, bag in prefetch(self._canonical, self.slides)}
         streams = {side.name for out in outs.values() for side in out.side}
         for slide, out in outs.items():
             self.criterion.prime(slide, out.logits)
@@ -228,33 +243,31 @@ class TrainingLoop:
     # ---- validation and choice ---------------------------------------------------------------------------------
 
     def _validate(self, train_loss: float) -> None:
-        rows = predict_cases(self.model, self.store, self.job.val, self.task, self.job.val_orders)
-        logits = torch.stack([row.logits for row in rows])  # (n, outputs)
-        targets = [row.case.target.value() for row in rows]
-        metrics = self.task.metrics(targets, columns(rows, self.task))
+        with nullcontext() if self.average is None else self.average.in_place():
+            metrics, loss = validate(
+                self.model, self.store, self.job.val, self.task, self.criterion, self.job.val_orders
+            )
         metric = metrics[self.task.select_by]
         assert not isinstance(metric, Undefined)  # ruled out before the first step
-        loss = self.criterion.validation_loss(targets, logits)
-        val_loss = float("inf") if isinstance(loss, Undefined) else loss  # then it cannot break a tie, nor be chosen by
-        self._choose(float(metric), val_loss)
-        shown = {name: str(value) if isinstance(value, Undefined) else value for name, value in metrics.items()}
+        # a loss that is undefined cannot break a tie, nor be chosen by
+        self._choose(float(metric), float("inf") if isinstance(loss, Undefined) else loss)
         self.at.history.append(
-            {
-                "epoch": self.at.epoch,
-                "train_loss": train_loss,
-                "val_loss": str(loss) if val_loss == np.inf else val_loss,
-            }
-            | {f"val_{name}": value for name, value in shown.items()}
-            | {"lr": self.rate(max(0, self.at.step - 1)), "best": self.at.best_epoch == self.at.epoch}
+            history_row(self.at.epoch, train_loss, metrics, loss)
+            | {"lr": self.rate(max(0, self.at.step - 1)) * self.factor, "best": self.at.best_epoch == self.at.epoch}
         )
 
     def _choose(self, metric: float, loss: float) -> None:
         """A better metric wins; among equal metrics the lower loss. Patience counts epochs without a better metric.
 
-        Before the recipe's first epoch of choice nothing is chosen, and patience does not begin.
+        Before the recipe's first epoch of choice nothing is chosen, and patience does not begin. A recipe that keeps
+        the last epoch chooses nothing else, and has no patience to lose.
         """
         self.at.epoch += 1
         if self.at.epoch < min(self.recipe.choose_from, self.recipe.epochs):
+            return
+        if self.recipe.select_by == "last":
+            if self.at.epoch == self.recipe.epochs:
+                self.at.best_epoch, self.at.best_metric, self.at.best_loss = self.at.epoch, metric, loss
             return
         by_loss = self.recipe.select_by == "loss"
         better = loss < self.at.best_loss if by_loss else metric > self.at.best_metric
@@ -277,6 +290,16 @@ class TrainingLoop:
                 hint="Make the validation part larger, or stratify it by label or event",
             )
 
+    def result(self) -> FitResult:
+        """The weights of the chosen epoch, averaged if the recipe says so, and the way there."""
+        best = load_checkpoint(self.root / "checkpoints" / f"epoch-{self.at.best_epoch:04d}")
+        tensors = best.tensors("model")
+        if self.average is not None:
+            tensors |= WeightAverage.mean_of(best.tensors("average"))
+        return FitResult(
+            tensors, self.at.epoch, self.at.best_epoch, self.at.history, self.precision.notes, self.seconds
+        )
+
     # ---- state -------------------------------------------------------------------------------------------------
 
     def _save(self) -> None:
@@ -285,6 +308,7 @@ class TrainingLoop:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state(),
             "criterion": self.criterion.state(),
+            "average": {} if self.average is None else self.average.state(),
         }
         save_checkpoint(root, self.at.epoch, parts, self.at.as_json())
         files.publish(self.root / "history.csv", history_csv(self.at.history))
@@ -294,4 +318,6 @@ class TrainingLoop:
         self.model.load_state_dict(found.tensors("model"))
         self.optimizer.load_state(found.tensors("optimizer"))
         self.criterion.load_state(found.tensors("criterion"))
+        if self.average is not None:
+            self.average.load_state(found.tensors("average"))
         self.at = Progression.from_json(found.state)

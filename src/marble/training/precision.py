@@ -52,4 +52,6 @@ class Precision:
 
 def cpu_has_float16() -> bool:
     """Whether matrix products in float16 are computed by this CPU, not imitated."""
-    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    # Not every build of torch has the question: Apple's has no oneDNN, and then nothing here computes in float16.
+    asked = getattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", None)
+    return asked is not None and bool(asked())

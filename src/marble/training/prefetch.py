@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
+
+from marble.compute.ahead import in_order
 
 Item = TypeVar("Item")
 Loaded = TypeVar("Loaded")
@@ -16,13 +18,4 @@ def prefetch(load: Callable[[Item], Loaded], items: Sequence[Item], ahead: int =
     Order and content do not depend on timing, so results are the same as without it.
     """
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="marble-prefetch") as pool:
-        waiting: list[Future[Loaded]] = [pool.submit(load, item) for item in items[:ahead]]
-        try:
-            for index, item in enumerate(items):
-                loaded = waiting.pop(0).result()
-                if index + ahead < len(items):
-                    waiting.append(pool.submit(load, items[index + ahead]))
-                yield item, loaded
-        finally:
-            for future in waiting:
-                future.cancel()
+        yield from zip(items, in_order(pool, load, items, ahead=ahead + 1), strict=True)

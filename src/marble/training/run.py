@@ -13,18 +13,17 @@ from pydantic import Field
 from marble import files
 from marble.bags.provenance import Provenance
 from marble.bags.store import BagStore
-from marble.errors import RunError
+from marble.errors import MarbleError, RunError
 from marble.models import BagModel, build
 from marble.specs import Spec
-from marble.targets import SurvivalTime
-from marble.tasks.base import Task, Undefined
-from marble.tasks.baseline import BreslowBaseline
-from marble.tasks.classification_metrics import youden_threshold
-from marble.training.evaluate import CasePrediction, predict_cases
+from marble.tasks.base import Task
+from marble.training.evaluate import answered, calibrated, predict_cases
 from marble.training.fit import fit, load_chosen
 from marble.training.job import CaseSpec, FitJob, TaskSpec
 from marble.training.loop import Progress
-from marble.training.results import FORMAT, predictions_csv, read_run
+from marble.training.membership import Members, members_of
+from marble.training.order_count import choose_orders
+from marble.training.results import FORMAT, predictions_csv, read_predictions, read_run, sealed
 from marble.training.trackers import Tracker
 from marble.version import VERSION
 
@@ -69,21 +68,33 @@ def _is_done(planned: PlannedRun) -> bool:
     root = Path(planned.folder)
     if not (root / "run.json").exists():
         return False
-    record = read_run(root)
+    try:
+        record = read_run(root)
+        read_predictions(root)
+    except MarbleError:  # an older format, a broken seal, lost or changed predictions: evaluated again
+        return False
     return bool(
         record["job"] == planned.job.fingerprint()
         and record["sha256"]["test"] == files.sha256_file(planned.test)
         and record["about"] == planned.about
-        and files.sha256_file(root / "predictions.csv") == record["sha256"]["predictions"]
     )
 
 
 def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -> dict[str, Any]:
-    job, store, task = planned.job, BagStore(planned.job.store), planned.job.task.build()
-    parts = {"val": predict_cases(model, store, job.val, task, job.orders)}
-    if job.task.name == "survival":  # the baseline hazard and the risk groups' cut come from training patients
-        parts = {"train": predict_cases(model, store, job.train, task, job.orders), **parts}
-    parts["test"] = predict_cases(model, store, test.cases, task, job.orders)
+    job, store, task = planned.job, BagStore(planned.job.store), planned.job.bound_task.build()
+    cases = {"train": job.train, "val": job.val}
+    val = predict_cases(model, store, job.val, task, job.orders)
+    chosen = choose_orders([row.order_sd for row in val], job.orders, job.order_tolerance)
+    wanted = [part for part in cases if part == "val" or part in task.calibrated_on]
+    parts = {
+        part: val
+        if part == "val" and chosen.orders == job.orders
+        else predict_cases(model, store, cases[part], task, chosen.orders)
+        for part in wanted
+    }
+    calibration = task.calibrate({part: answered(parts[part]) for part in task.calibrated_on})
+    parts["test"] = predict_cases(model, store, test.cases, task, chosen.orders)
+    parts = {part: calibrated(rows, task, calibration) for part, rows in parts.items()}
     predictions = files.publish(root / "predictions.csv", predictions_csv(parts, task))
     done = files.read_json(root / "fit.json")
     record = {
@@ -96,14 +107,17 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
             "dim": job.dim,
             "parameters": done["parameters"],
             "recipe": job.recipe_name,
+            "standardised": job.recipe.standardise,
+            "train_slides": sum(len(case.slides) for case in job.train),
         },
-        "task": job.task.model_dump(mode="json"),
+        "task": job.bound_task.model_dump(mode="json"),
         "split": job.split,
         "seed": job.seed,
-        "orders": job.orders,
-        "train_cases": sorted(case.case_id for case in job.train),
+        "orders": chosen.orders,
+        "order_choice": chosen.record(),
+        "parts": members_of({"train": job.train, "val": job.val, "test": test.cases}, store),
         "bags": store.common().model_dump(mode="json"),
-        "calibration": _calibration(parts, task),
+        "calibration": calibration,
         "fit": {key: done[key] for key in ("epochs", "best_epoch", "val", "selected_by", "notes", "drift")},
         "seconds": done["seconds"],
         "sha256": {
@@ -115,29 +129,9 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
         "versions": {"marble": VERSION, "torch": torch.__version__, "python": platform.python_version()},
         "threads": job.threads,
     }
+    record = sealed(record)
     files.publish_json(root / "run.json", record)
     return record
-
-
-def _calibration(parts: dict[str, list[CasePrediction]], task: Task) -> dict[str, Any]:
-    """What turns scores into decisions: chosen on training and validation patients, never on test ones."""
-    if task.name == "survival":
-        risks = [row.readout["risk"] for row in parts["train"]]
-        outcomes = [row.case.target.value() for row in parts["train"]]
-        known = [outcome for outcome in outcomes if isinstance(outcome, SurvivalTime)]
-        baseline = BreslowBaseline.fit(risks, [o.time for o in known], [o.event for o in known])
-        return {
-            "median_risk": float(torch.tensor(risks).median()),
-            "baseline_times": [float(t) for t in baseline.times],
-            "baseline_log_hazard": [float(h) for h in baseline.log_hazard],
-        }
-    if len(task.columns) == 2:
-        targets = [row.case.target.value() for row in parts["val"]]
-        positive = [row.readout[task.columns[1]] for row in parts["val"]]
-        threshold = youden_threshold([f"p_{target}" == task.columns[1] for target in targets], positive)
-        assert not isinstance(threshold, Undefined)  # selection on validation was possible, so both classes are there
-        return {"threshold": threshold}
-    return {}
 
 
 @dataclass(frozen=True)
@@ -154,6 +148,17 @@ class Run:
     @property
     def task(self) -> Task:
         return TaskSpec.parse(self.record["task"], where=self.folder / "run.json").build()
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """What turns logits into readouts and decisions; never chosen on test patients."""
+        found: dict[str, Any] = self.record["calibration"]
+        return found
+
+    @property
+    def members(self) -> Members:
+        """Which slides were in which part."""
+        return Members(self.record["parts"])
 
     @property
     def provenance(self) -> Provenance:

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
 from threading import Lock
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 
 from marble.attribution import Explanation, explain
-from marble.attribution.maps import is_placed, l0_size, tile_boxes
 from marble.bags.bag import Bag
 from marble.errors import InputError
-from marble.extract.spec import ExtractSpec
+from marble.heatmaps.geojson import tiles_geojson
+from marble.heatmaps.words import meaning
 from marble.heatmaps.write import sentence
 from marble.prediction import Answer, Predictor
-from marble.slides import outlines
-from marble.slides.tissue import TissueSpec, segment
+from marble.tasks.base import Task
 from marble.viewer.cache import ByteCache
-from marble.viewer.registry import Registry, RunEntry, SlideEntry
+from marble.viewer.outlines import tissue_rings
+from marble.viewer.registry import Registry, RunEntry, SlideEntry, StoredBag
 from marble.viewer.tiles import Pictures, top_zoom
 
 CACHE_BYTES = 128 << 20
 OPEN_RUNS = 8
+KEPT_EXPLANATIONS = 12
 MAX_OCCLUDED = 256
+
+#: slide, run, mode, target
+Question = tuple[str, str, str, str | None]
 
 
 class Insight:
@@ -33,81 +37,100 @@ class Insight:
     def __init__(self, registry: Registry, pictures: Pictures) -> None:
         self._registry, self._pictures = registry, pictures
         self._cache = ByteCache(CACHE_BYTES)
-        self._predictors: OrderedDict[str, Predictor] = OrderedDict()
-        self._sizes: dict[str, tuple[int, int]] = {}
+        self._predictors: LRUCache[str, Predictor] = LRUCache(OPEN_RUNS)
+        self._explained: LRUCache[Question, Explanation] = LRUCache(KEPT_EXPLANATIONS)
+        self._sizes: dict[tuple[str, str], tuple[int, int]] = {}
         self._thinking = Lock()
+        self._progress: dict[Question, tuple[int, int]] = {}
 
-    def lattice(self, slide: SlideEntry) -> bytes:
-        """Size, pixel size and every level's cells and parents."""
-        key = ("lattice", slide.key)
+    def lattice(self, slide: SlideEntry, bag: StoredBag) -> bytes:
+        """Size, pixel size and every level's cells and parents, all of this one bag."""
+        key = ("lattice", slide.key, bag.key)
         known = self._cache.get(key)
         if known is None:
-            known = encoded(lattice_of(self._registry.bag(slide), has_picture=slide.file is not None))
+            body = lattice_of(bag.load(), has_picture=slide.file is not None)
+            known = encoded({"bag": bag.key, **body})
             self._cache.put(key, known)
         return known
 
-    def tissue(self, slide: SlideEntry) -> bytes:
-        """The tissue's outlines as rings of level-0 pixels, found as the extraction found them."""
-        key = ("tissue", slide.key, self._pictures.source(slide))
+    def tissue(self, slide: SlideEntry, bag: StoredBag) -> bytes:
+        """The tissue's outlines as rings of level-0 pixels, as the bag's extraction had them."""
+        self._pictures.check(slide.file)
+        key = ("tissue", slide.key, bag.key)
         known = self._cache.get(key)
         if known is None:
-            with self._pictures.slide(slide) as opened:
-                found = segment(opened, self._tissue_spec(slide))
-            rings = [np.rint(ring * found.l0_per_px).astype(int).tolist()
-                     for polygon in outlines.trace(found.mask) for ring in polygon]  # fmt: skip
-            known = encoded({"rings": rings, "fraction": found.fraction})
+            known = encoded(tissue_rings(slide, bag, self._pictures))
             self._cache.put(key, known)
         return known
 
     def prediction(self, slide: SlideEntry, run: RunEntry) -> bytes:
         """The one prediction there is of this slide by this run."""
-        return self._thought(("prediction", slide.key, run.key), slide, run, "attention", None)
+        found = self._explanation((slide.key, run.key, "attention", None))
+        return encoded(answer_of(found.answer))
 
     def maps(self, slide: SlideEntry, run: RunEntry, mode: str, target: str | None) -> bytes:
-        """One value per tile, for every level the explanation has; with the prediction they belong to."""
-        return self._thought(("maps", slide.key, run.key, mode, target), slide, run, mode, target)
-
-    def boxes(self, slide: SlideEntry, level: int) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-        """(T, 4) the tiles of a level in level-0 pixels; None if there is no such level."""
-        bag = self._registry.bag(slide)
-        return tile_boxes(bag, level) if 0 <= level < bag.depth else None
-
-    def size(self, slide: SlideEntry) -> tuple[int, int]:
-        """(width, height) in level-0 pixels; asked for with every tile, so it is found once."""
-        if slide.key not in self._sizes:
-            self._sizes[slide.key] = l0_size(self._registry.bag(slide))
-        return self._sizes[slide.key]
-
-    def _thought(
-        self, key: tuple[object, ...], slide: SlideEntry, run: RunEntry, mode: str, target: str | None
-    ) -> bytes:
+        """One value per tile, for every level the explanation has; with the prediction and the bag they belong to."""
+        key = ("maps", slide.key, run.key, mode, target)
         known = self._cache.get(key)
-        if known is not None:
-            return known
-        with self._thinking:
-            known = self._cache.get(key)  # someone may have thought of it meanwhile
-            if known is None:
-                bag = self._registry.bag(slide, run)
-                if mode == "occlusion" and len(bag.levels[0]) > MAX_OCCLUDED:
-                    raise InputError(f"occlusion of {len(bag.levels[0])} tiles takes too long here",
-                                     hint="Use `marble heatmap --mode occlusion`")  # fmt: skip
-                found = explain(self._predictor(run), bag, mode, target)
-                said = answer_of(found.answer, run.record["calibration"].get("threshold"))
-                known = encoded(said if key[0] == "prediction" else {**maps_of(found), "prediction": said})
-                self._cache.put(key, known)
+        if known is None:
+            found = self._explanation((slide.key, run.key, mode, target))
+            said = answer_of(found.answer)
+            bag = self._registry.bag(slide, run).key
+            known = encoded({**maps_of(found, run.task), "prediction": said, "bag": bag})
+            self._cache.put(key, known)
         return known
+
+    def geojson(self, slide: SlideEntry, run: RunEntry, mode: str, target: str | None, level: int) -> bytes | None:
+        """A level's map as `marble heatmap` writes it; None if the explanation has none of this level."""
+        found = self._explanation((slide.key, run.key, mode, target))
+        tiles = next((one for one in found.maps if one.level == level), None)
+        return None if tiles is None else json.dumps(tiles_geojson(tiles)).encode()
+
+    def progress(self, slide: SlideEntry, run: RunEntry, mode: str, target: str | None) -> tuple[int, int] | None:
+        """How far a map is that is being computed: steps done and steps in all; None if nobody works on it."""
+        return self._progress.get((slide.key, run.key, mode, target))
+
+    def boxes(self, bag: StoredBag, level: int) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """(T, 4) the tiles of a level in level-0 pixels; None if there is no such level."""
+        loaded = bag.load()
+        return loaded.boxes(level) if 0 <= level < loaded.depth else None
+
+    def size(self, slide: SlideEntry, bag: StoredBag) -> tuple[int, int]:
+        """(width, height) in level-0 pixels; asked for with every tile, so it is found once."""
+        key = slide.key, bag.key
+        if key not in self._sizes:
+            self._sizes[key] = bag.load().l0_size_px
+        return self._sizes[key]
+
+    def _explanation(self, question: Question) -> Explanation:
+        """Think, unless it was thought of before."""
+        with self._thinking:
+            if question not in self._explained:
+                self._explained[question] = self._think(question)
+            return self._explained[question]
+
+    def _think(self, question: Question) -> Explanation:
+        slide_key, run_key, mode, target = question
+        run = self._registry.runs[run_key]
+        bag = self._registry.bag(self._registry.slides[slide_key], run).load()
+        tiles = len(bag.levels[0])
+        if mode == "occlusion" and tiles > MAX_OCCLUDED:
+            raise InputError(
+                f"occlusion of {tiles} tiles takes too long here", hint="Use `marble heatmap --mode occlusion`"
+            )
+        self._progress[question] = (0, tiles if mode == "occlusion" else 0)
+        try:
+            return explain(
+                self._predictor(run), bag, mode, target,
+                on_tile=lambda done, total: self._progress.__setitem__(question, (done, total)),
+            )  # fmt: skip
+        finally:
+            del self._progress[question]
 
     def _predictor(self, run: RunEntry) -> Predictor:
         if run.key not in self._predictors:
             self._predictors[run.key] = Predictor(run.folder)
-        self._predictors.move_to_end(run.key)
-        while len(self._predictors) > OPEN_RUNS:
-            self._predictors.popitem(last=False)
         return self._predictors[run.key]
-
-    def _tissue_spec(self, slide: SlideEntry) -> TissueSpec:
-        settings = self._registry.bag(slide).provenance.notes.get("extract") if slide.stores else None
-        return TissueSpec() if settings is None else ExtractSpec.parse(settings, where="extract").tissue
 
 
 def encoded(value: object) -> bytes:
@@ -116,12 +139,12 @@ def encoded(value: object) -> bytes:
 
 
 def lattice_of(bag: Bag, *, has_picture: bool) -> dict[str, Any]:
-    size = l0_size(bag)
+    size = bag.l0_size_px
     slide = bag.provenance.slide
     geometry = bag.provenance.levels
     levels = []
     for k, level in enumerate(bag.levels):
-        boxes = tile_boxes(bag, k)
+        boxes = bag.boxes(k)
         extent = int(boxes[0, 2])
         corner = (boxes[0, :2] - bag.levels[k].cells.numpy()[0, ::-1].astype(np.int64) * extent).tolist()
         levels.append(
@@ -141,14 +164,14 @@ def lattice_of(bag: Bag, *, has_picture: bool) -> dict[str, Any]:
         "height": size[1],
         "top_zoom": top_zoom(size),
         "mpp": None if slide is None else slide.mpp,
-        "placed": is_placed(bag),
+        "placed": bag.is_placed,
         "has_picture": has_picture,
         "levels": levels,
     }
 
 
-def answer_of(answer: Answer, threshold: float | None = None) -> dict[str, Any]:
-    """What the panel shows; `threshold` is the second class's, chosen on validation."""
+def answer_of(answer: Answer) -> dict[str, Any]:
+    """What the panel shows."""
     prediction = answer.prediction
     return {
         "slide_id": prediction.slide_id,
@@ -158,16 +181,20 @@ def answer_of(answer: Answer, threshold: float | None = None) -> dict[str, Any]:
         "logits": prediction.logits.double().tolist(),
         "order_sd": prediction.order_sd,
         "orders": len(prediction.logits_by_order),
-        "threshold": threshold,
+        "part": answer.membership.part,
+        "rule": answer.decision.rule,
+        "threshold": answer.decision.threshold,
         "curve": [[time, value] for time, value in answer.curve.items()],
         "warnings": list(answer.warnings),
     }
 
 
-def maps_of(found: Explanation) -> dict[str, Any]:
+def maps_of(found: Explanation, task: Task) -> dict[str, Any]:
+    words = meaning(found, task)
     return {
         "mode": found.mode,
         "target": found.target,
+        "meaning": {"unit": words.unit, "text": words.text, "low": words.low, "high": words.high},
         "maps": [
             {
                 "level": tiles.level,

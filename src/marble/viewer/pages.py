@@ -18,7 +18,22 @@ from marble.reports.compare import compare
 from marble.reports.figures import all_figures
 from marble.reports.tables import caption, table_rows
 from marble.version import VERSION
-from marble.viewer.registry import Experiment, Registry, RunEntry, SlideEntry
+from marble.viewer.notes import MAX_CHARACTERS
+from marble.viewer.registry import Experiment, Registry, RunEntry, SlideEntry, StoredPrediction
+from marble.viewer.tiles import top_zoom
+
+
+@dataclass(frozen=True)
+class Group:
+    """All runs of one model in one experiment."""
+
+    experiment: str  # key
+    model: str
+    runs: tuple[RunEntry, ...]
+
+    @property
+    def is_marble(self) -> bool:
+        return bool(self.runs[0].record["model"]["name"] == "marble")
 
 
 @dataclass(frozen=True)
@@ -31,11 +46,16 @@ class Results:
     figures: dict[str, tuple[str, bytes]] = field(repr=False)  # stem -> caption, PNG
 
 
+#: the order in which a slide's runs are offered, and what each part is called
+PARTS = {"test": "test", "val": "validation", "new": "new to it", "train": "in training"}
+THUMBNAIL_ZOOM = 7  # the whole slide in at most 128 pixels
+
+
 class Pages:
     """Every page, by name."""
 
-    def __init__(self, registry: Registry, *, has_library: bool) -> None:
-        self._registry, self._has_library = registry, has_library
+    def __init__(self, registry: Registry, *, has_library: bool, has_notes: bool = False) -> None:
+        self._registry, self._has_library, self._has_notes = registry, has_library, has_notes
         self._environment = Environment(
             loader=PackageLoader("marble.viewer", "templates"),
             autoescape=True,
@@ -49,29 +69,37 @@ class Pages:
     @cached_property
     def cases(self) -> str:
         """The list; what there is was fixed at the start, so it is rendered once."""
-        models = sorted({run.model for run in self._registry.runs.values()})
-        rows = [self._case(slide, models) for slide in self._registry.slides.values()]
+        groups = self._groups
+        rows = [self._case(slide, groups) for slide in self._registry.slides.values()]
+        experiments = [self._registry.experiments[key] for key in dict.fromkeys(group.experiment for group in groups)]
         return self._render(
             "cases.html.j2",
-            models=models,
+            groups=groups,
+            names={key: one.name for key, one in self._registry.experiments.items()},
+            spans=[(one.name, sum(group.experiment == one.key for group in groups)) for one in experiments],
             rows=rows,
             truths=sorted({slide.truth for slide in self._registry.slides.values()} - {""}),
             predictions=sorted({said["text"] for row in rows for said in row["said"] if said["label"]}),
-            experiments=list(self._registry.experiments.values()),
+            experiments=experiments,
         )
 
     def slide(self, slide: SlideEntry) -> str:
-        tested = {run.key: run.stored[slide.slide_id].part for run in self._registry.runs.values()
-                  if slide.slide_id in run.stored}  # fmt: skip
-        runs = sorted(self._registry.runs.values(), key=lambda run: (tested.get(run.key) != "test", run.name))
+        keys = list(self._registry.slides)
+        place = keys.index(slide.key)
+        groups = sorted(self._groups, key=lambda group: not any(run.part_of(slide) == "test" for run in group.runs))
         return self._render(
             "slide.html.j2",
             slide=slide,
-            runs=[{"key": run.key, "name": run.name, "part": tested.get(run.key, "new")} for run in runs],
+            groups=[{"name": self._group_name(group), "runs": _offered(group, slide)} for group in groups],
+            previous=keys[place - 1] if place > 0 else None,
+            following=keys[place + 1] if place + 1 < len(keys) else None,
+            place=f"{place + 1} of {len(keys)}",
             modes=MODES,
             sequential=SEQUENTIAL,
             diverging=DIVERGING,
             has_library=self._has_library,
+            has_notes=self._has_notes,
+            note_characters=MAX_CHARACTERS,
         )
 
     def results(self, experiment: Experiment) -> str:
@@ -89,24 +117,33 @@ class Pages:
         found = self._made(experiment)
         return None if isinstance(found, str) or stem not in found.figures else found.figures[stem][1]
 
-    def _case(self, slide: SlideEntry, models: list[str]) -> dict[str, Any]:
+    @cached_property
+    def _groups(self) -> list[Group]:
+        """Runs by experiment and model; MARBLE itself before what it is compared with."""
+        runs: dict[tuple[str, str], list[RunEntry]] = {}
+        for run in self._registry.runs.values():
+            runs.setdefault((run.experiment, run.model), []).append(run)
+        groups = [Group(experiment, model, tuple(mine)) for (experiment, model), mine in runs.items()]
+        names = {key: one.name for key, one in self._registry.experiments.items()}
+        return sorted(groups, key=lambda group: (names[group.experiment], not group.is_marble, group.model))
+
+    def _group_name(self, group: Group) -> str:
+        experiment = self._registry.experiments[group.experiment].name
+        return f"{experiment}: {group.model}"
+
+    def _case(self, slide: SlideEntry, groups: list[Group]) -> dict[str, Any]:
         """A row of the list: per model, what the run said that was tested on this slide (or validated, or trained)."""
         said = []
-        for model in models:
-            mine = [run.stored[slide.slide_id] for run in self._registry.runs.values()
-                    if run.model == model and slide.slide_id in run.stored]  # fmt: skip
+        for group in groups:
+            mine = [run.stored[slide.slide_id] for run in group.runs if slide.slide_id in run.stored]
             first = min(mine, key=lambda one: ("test", "val", "train").index(one.part), default=None)
-            if first is None:
-                said.append({"text": "", "number": "", "part": "", "wrong": False, "label": False})
-            elif first.predicted is None:
-                risk = first.readout["risk"]
-                said.append({"text": f"{risk:.3f}", "number": repr(risk), "part": first.part, "wrong": False,
-                             "label": False})  # fmt: skip
-            else:
-                p = first.readout[f"p_{first.predicted}"]
-                said.append({"text": first.predicted, "number": f"{p:.3f}", "part": first.part, "wrong": first.wrong,
-                             "label": True})  # fmt: skip
-        return {"slide": slide, "said": said, "wrong": any(one["wrong"] for one in said)}
+            said.append(_said(first))
+        return {
+            "slide": slide,
+            "said": said,
+            "wrong": any(one["wrong"] for one in said),
+            "thumbnail": _thumbnail(slide),
+        }
 
     def _made(self, experiment: Experiment) -> Results | str:
         with self._lock:
@@ -130,6 +167,41 @@ def _make(experiment: Experiment) -> Results:
         figure.savefig(buffer, format="png", bbox_inches="tight", dpi=140, metadata={"Software": None})
         figures[stem] = (text, buffer.getvalue())
     return Results(header, rows, caption(comparison), figures)
+
+
+def _offered(group: Group, slide: SlideEntry) -> list[dict[str, str]]:
+    """A group's runs as a menu shows them, the one that was tested on this slide first."""
+    order = list(PARTS)
+    runs = sorted(group.runs, key=lambda run: (order.index(run.part_of(slide)), run.repeat))
+    return [
+        {"key": run.key, "name": run.name, "part": part, "words": PARTS[part], "job": run.record["job"]}
+        for run in runs
+        for part in [run.part_of(slide)]
+    ]
+
+
+def _said(stored: StoredPrediction | None) -> dict[str, Any]:
+    """A cell of the list: the words, the number they are sorted by, how sure, and whether it was wrong."""
+    if stored is None:
+        return {"text": "", "number": "", "sure": "", "part": "", "wrong": False, "label": False}
+    called = stored.predicted is not None
+    return {
+        "text": stored.text,
+        "number": f"{stored.number:.3f}" if called else repr(stored.number),
+        "sure": repr(stored.number) if called else "",
+        "part": "" if stored.part == "test" else PARTS[stored.part],
+        "wrong": stored.wrong,
+        "label": called,
+    }
+
+
+def _thumbnail(slide: SlideEntry) -> str:
+    """Where a small picture of the slide is; nothing if its file is not here."""
+    identity = slide.bags[0].identity if slide.bags else None
+    if slide.file is None or identity is None:
+        return ""
+    zoom = min(THUMBNAIL_ZOOM, top_zoom((identity.l0_width_px, identity.l0_height_px)))
+    return f"/api/slides/{slide.key}/pixels/{zoom}/0/0"
 
 
 def _run_row(run: RunEntry) -> dict[str, str]:

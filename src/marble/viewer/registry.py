@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,12 @@ from marble.bags.bag import Bag
 from marble.bags.provenance import SlideIdentity
 from marble.bags.store import BagRecord, BagStore
 from marble.errors import BagError, InputError
-from marble.extract.source import find_slides, name_clashes, slide_id_of
+from marble.extract.source import find_slides, name_clashes
+from marble.identifiers import slide_id_of
+from marble.tasks.base import Task
 from marble.training.job import TaskSpec
-from marble.training.results import find_runs, read_predictions, read_run
+from marble.training.membership import Members
+from marble.training.results import find_runs, read_cases, read_run
 from marble.training.run import Run
 
 
@@ -33,7 +37,9 @@ class StoredPrediction:
 
     part: str
     readout: dict[str, float]
-    predicted: str | None  # None for survival
+    predicted: str | None  # None for a task that calls no class
+    text: str
+    number: float
     wrong: bool
 
 
@@ -53,8 +59,50 @@ class RunEntry:
         return f"{about.get('model', self.record['model']['name'])} {about.get('variant', '')}".strip()
 
     @property
+    def task(self) -> Task:
+        return Run(self.folder, self.record).task
+
+    @property
+    def repeat(self) -> int:
+        return int(self.record["about"].get("repeat", 0))
+
+    @property
     def name(self) -> str:
-        return f"{self.model}, repeat {self.record['about'].get('repeat', 0)}"
+        return f"{self.model}, repeat {self.repeat}"
+
+    def part_of(self, slide: SlideEntry) -> str:
+        """Which part of this run a slide was in: test, val, train, or new if it was in none."""
+        return self._members.part_of_id(slide.slide_id)
+
+    @cached_property
+    def _members(self) -> Members:
+        return Run(self.folder, self.record).members
+
+
+@dataclass(frozen=True)
+class StoredBag:
+    """One of a slide's bags: a store holds one, and two stores may have laid their tiles differently."""
+
+    key: str
+    store: BagStore
+    record: BagRecord = field(repr=False)
+
+    @property
+    def slide_id(self) -> str:
+        return self.record.slide_id
+
+    @property
+    def tiles(self) -> tuple[int, ...]:
+        """How many of each level, coarsest first."""
+        return tuple(level.tokens for level in self.record.levels)
+
+    @property
+    def identity(self) -> SlideIdentity | None:
+        """The slide the bag was made from."""
+        return None if self.record.provenance is None else self.record.provenance.slide
+
+    def load(self) -> Bag:
+        return self.store.load(self.slide_id)
 
 
 @dataclass(frozen=True)
@@ -64,20 +112,14 @@ class SlideEntry:
     key: str
     slide_id: str
     file: Path | None
-    stores: tuple[BagStore, ...]
-    record: BagRecord | None = None  # of the first store that has it
+    bags: tuple[StoredBag, ...]
     case_id: str = ""
     truth: str = ""
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """How many of each level, coarsest first."""
-        return () if self.record is None else tuple(level.tokens for level in self.record.levels)
-
-    @property
-    def identity(self) -> SlideIdentity | None:
-        """The slide the bag was made from."""
-        return None if self.record is None or self.record.provenance is None else self.record.provenance.slide
+        """How many of each level, coarsest first, in the first store that has the slide."""
+        return self.bags[0].tiles if self.bags else ()
 
 
 @dataclass(frozen=True)
@@ -97,15 +139,18 @@ class Registry:
     runs: dict[str, RunEntry]
     experiments: dict[str, Experiment]
 
-    def bag(self, slide: SlideEntry, run: RunEntry | None = None) -> Bag:
-        """The slide's bag; for a run, the one that was made like its training bags."""
-        if not slide.stores:
+    def bag(self, slide: SlideEntry, run: RunEntry | None = None) -> StoredBag:
+        """The slide's bag; for a run, the one that was made like its training bags.
+
+        Where there is none such, the first is taken, and the prediction says that it was made otherwise.
+        """
+        if not slide.bags:
             raise BagError("no bag of this slide here")
-        fitting = slide.stores
+        fitting = slide.bags
         if run is not None:
             wanted = Run(run.folder, run.record).provenance.recipe()
-            fitting = tuple(store for store in slide.stores if store.common().recipe() == wanted) or slide.stores
-        return fitting[0].load(slide.slide_id)
+            fitting = tuple(one for one in slide.bags if one.store.common().recipe() == wanted) or slide.bags
+        return fitting[0]
 
 
 def build_registry(source: Path, slides: Path | None = None, store: Path | None = None) -> Registry:
@@ -122,19 +167,18 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
     experiments, runs = _runs(folders)
     files = _files(slides)
     truths = _truths(folders)
-    first: dict[str, BagRecord] = {}
-    homes: dict[str, list[BagStore]] = {}
+    bags: dict[str, list[StoredBag]] = {}
     for one in stores:
+        key = key_of("bag", one.root)
         for record in one.records():
             if record.status == "ok":
-                homes.setdefault(record.slide_id, []).append(one)
-                first.setdefault(record.slide_id, record)
+                bags.setdefault(record.slide_id, []).append(StoredBag(key, one, record))
     entries = [
         SlideEntry(
-            key_of("slide", slide_id), slide_id, files.get(slide_id), tuple(homes.get(slide_id, ())),
-            first.get(slide_id), *truths.get(slide_id, ("", "")),
+            key_of("slide", slide_id), slide_id, files.get(slide_id), tuple(bags.get(slide_id, ())),
+            *truths.get(slide_id, ("", "")),
         )
-        for slide_id in sorted({*homes, *truths})
+        for slide_id in sorted({*bags, *truths})
     ]  # fmt: skip
     return Registry({entry.key: entry for entry in entries}, runs, experiments)
 
@@ -165,19 +209,12 @@ def _runs(folders: Iterable[Path]) -> tuple[dict[str, Experiment], dict[str, Run
 def _stored_predictions(folder: Path, record: dict[str, Any]) -> dict[str, StoredPrediction]:
     task = TaskSpec.parse(record["task"], where=folder).build()
     found = {}
-    for row in read_predictions(folder):
-        readout = {name: float(row[name]) for name in task.columns}
-        predicted = None
-        if task.name == "classification":
-            names = [column.removeprefix("p_") for column in task.columns]
-            threshold = record["calibration"].get("threshold")
-            if threshold is not None:
-                predicted = names[int(readout[task.columns[1]] >= threshold)]
-            else:
-                predicted = max(names, key=lambda name: readout[f"p_{name}"])
-        wrong = predicted is not None and predicted != row["label"]
-        for slide_id in row["slide_ids"].split(";"):
-            found[slide_id] = StoredPrediction(row["part"], readout, predicted, wrong)
+    for case in read_cases(folder, task):
+        decision = task.decide(case.readout, record["calibration"])
+        text, number = task.headline(case.readout, decision)
+        wrong = task.is_wrong(case.target, decision)
+        for slide_id in case.slide_ids:
+            found[slide_id] = StoredPrediction(case.part, case.readout, decision.label, text, number, wrong)
     return found
 
 
@@ -185,11 +222,10 @@ def _truths(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
     """(case, truth) by slide id, as the runs' predictions tell it."""
     found: dict[str, tuple[str, str]] = {}
     for folder in folders:
-        for row in read_predictions(folder):
-            event = "event" if row.get("event") == "1" else "censored"
-            truth = row["label"] if "label" in row else f"{float(row['time']):g}, {event}"
-            for slide_id in row["slide_ids"].split(";"):
-                found.setdefault(slide_id, (row["case_id"], truth))
+        task = TaskSpec.parse(read_run(folder)["task"], where=folder).build()
+        for case in read_cases(folder, task):
+            for slide_id in case.slide_ids:
+                found.setdefault(slide_id, (case.case_id, task.target_text(case.target)))
     return found
 
 

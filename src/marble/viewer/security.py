@@ -10,6 +10,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import re
 import time
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, quote, unquote
@@ -25,6 +26,7 @@ COOKIE = "marble_token"
 LEAST_TOKEN = 16
 OPEN_PATHS = frozenset({"/healthz"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -139,9 +141,9 @@ def _route(scope: Scope) -> str:
 
 
 def _host_name(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()
+    """The name alone, of `name`, `name:port`, `[address]` or `[address]:port`; nothing of anything else."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else (found["address"] or found["name"]).lower()
 
 
 def _bearer(headers: dict[bytes, str]) -> str:

@@ -11,16 +11,15 @@ from marble.errors import UnavailableError
 from marble.viewer.assets import LIBRARY, STATIC
 from marble.viewer.security import check_bind, is_loopback
 
-MAX_CONNECTIONS = 1024
 MAX_HEADER_BYTES = 16_384
 KEEP_ALIVE_S = 10
 
 
 def serve(
     source: Path, *, slides: Path | None, store: Path | None, host: str, port: int, token: str | None,
-    tell: Callable[[str], object],
+    tell: Callable[[str], object], notes: bool = False,
 ) -> None:  # fmt: skip
-    """Serve until interrupted. `tell` shows a line to the user."""
+    """Serve until interrupted. `tell` shows a line to the user; with `notes`, notes on slides can be written."""
     check_bind(host, token)
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
@@ -28,7 +27,9 @@ def serve(
     import uvicorn
 
     from marble.viewer.app import create_app
+    from marble.viewer.notes import FILE, Notes
     from marble.viewer.registry import build_registry
+    from marble.viewer.wire import Wire
 
     registry = build_registry(source, slides, store)
     found = sum(1 for entry in registry.slides.values() if entry.file is not None)
@@ -39,10 +40,13 @@ def serve(
     tell(f"http://{where}:{port}/{'' if token is None else '?token=...'}  (Ctrl-C ends it)")
     if not is_loopback(host):
         tell("others can reach this address: every request is asked for the token; put TLS before it")
+    kept = Notes(source / FILE) if notes else None
+    if kept is not None:
+        tell(f"notes on slides are kept in {kept.path}")
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("marble.viewer").setLevel(logging.INFO)
     uvicorn.run(
-        create_app(registry, token), host=host, port=port, access_log=False, log_level="warning", server_header=False,
-        limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=KEEP_ALIVE_S,
+        create_app(registry, token, notes=kept), host=host, port=port, http=Wire, ws="none", access_log=False,
+        log_level="warning", server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )  # fmt: skip

@@ -18,13 +18,14 @@ from marble.attribution.tile_map import Boxes
 from marble.errors import MarbleError, SlideError
 from marble.slides.slide import Box, Slide
 from marble.viewer.cache import ByteCache
-from marble.viewer.registry import SlideEntry
+from marble.viewer.registry import StoredBag
 
 TILE_PX = 256
 OPEN_SLIDES = 16
 CACHE_BYTES = 256 << 20
 _JPEG_QUALITY = 85
 _SAMPLE_BYTES = 1 << 16
+Stamp = tuple[int, int, int, int]
 
 
 class ChangedError(MarbleError):
@@ -62,29 +63,33 @@ class Pictures:
         self._pool = SlidePool(open_slides)
         self._blank: dict[tuple[int, int], bytes] = {}
 
-    def source(self, entry: SlideEntry) -> str:
-        """What the pictures are made from, for an ETag: the hash of the file's size, time and samples of its bytes."""
-        return "blank" if entry.file is None else self._pool.fingerprint(entry.file)
+    def check(self, file: Path | None) -> None:
+        """Refuse to go on with a file that changed or went since it was first looked at."""
+        if file is not None:
+            self._pool.fingerprint(file)
 
-    def tile(self, entry: SlideEntry, l0_size_px: tuple[int, int], zoom: int, column: int, row: int) -> bytes | None:
-        """A deep-zoom tile; None if there is none at this place."""
+    def tile(
+        self, file: Path | None, bag: StoredBag, l0_size_px: tuple[int, int], zoom: int, column: int, row: int
+    ) -> bytes | None:
+        """A deep-zoom tile of the slide a bag was made from; None if there is none at this place."""
         found = tile_box(l0_size_px, zoom, column, row)
-        return None if found is None else self._picture(entry, *found)
+        return None if found is None else self._picture(file, bag, *found)
 
-    def crop(self, entry: SlideEntry, l0_boxes: Boxes, index: int, max_px: int) -> bytes | None:
+    def crop(self, file: Path | None, bag: StoredBag, l0_boxes: Boxes, index: int, max_px: int) -> bytes | None:
         """One lattice tile as a small square picture; None if there is no such tile."""
         if not 0 <= index < len(l0_boxes):
             return None
         box = Box(*l0_boxes[index].tolist())
         px = min(max_px, box.width)
-        return self._picture(entry, box, (px, px))
+        return self._picture(file, bag, box, (px, px))
 
     @contextmanager
-    def slide(self, entry: SlideEntry) -> Iterator[Slide]:
-        if entry.file is None:
+    def slide(self, file: Path | None, bag: StoredBag) -> Iterator[Slide]:
+        """The open slide, once it is known to be the one the bag was made from."""
+        if file is None:
             raise GoneError("no file of this slide here")
-        identity = entry.identity
-        with self._pool.lease(entry.file, None if identity is None else identity.mpp) as slide:
+        identity = bag.identity
+        with self._pool.lease(file, None if identity is None else identity.mpp) as slide:
             if identity is not None and slide.l0_size_px != (identity.l0_width_px, identity.l0_height_px):
                 raise ChangedError("the slide's file is not the one its bag was made from")
             yield slide
@@ -92,15 +97,15 @@ class Pictures:
     def close(self) -> None:
         self._pool.close()
 
-    def _picture(self, entry: SlideEntry, box: Box, out_px: tuple[int, int]) -> bytes:
-        if entry.file is None:
+    def _picture(self, file: Path | None, bag: StoredBag, box: Box, out_px: tuple[int, int]) -> bytes:
+        if file is None:
             if out_px not in self._blank:
                 self._blank[out_px] = _jpeg(np.full((out_px[1], out_px[0], 3), 246, np.uint8))
             return self._blank[out_px]
-        key = (self._pool.fingerprint(entry.file), box, out_px)
+        key = (self._pool.fingerprint(file), bag.identity, box, out_px)
         known = self.cache.get(key)
         if known is None:
-            with self.slide(entry) as slide:
+            with self.slide(file, bag) as slide:
                 known = _jpeg(slide.read(box, out_px).pixels)
             self.cache.put(key, known)
         return known
@@ -114,7 +119,7 @@ class SlidePool:
         self._lock = Lock()
         self._open: OrderedDict[Path, Slide] = OrderedDict()
         self._readers: dict[Path, int] = {}
-        self._prints: dict[Path, tuple[tuple[int, int, int], str]] = {}
+        self._prints: dict[Path, tuple[Stamp, str]] = {}
 
     def fingerprint(self, path: Path) -> str:
         """Changes whenever the file does; refuses a file that changed since it was first looked at."""
@@ -158,15 +163,16 @@ class SlidePool:
             self._open.pop(path).close()
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def _stamp(path: Path) -> Stamp:
+    """Size, times and inode: the time of the last change of the inode cannot be set back, so a write in place shows."""
     try:
         stat = path.stat()
     except OSError:
         raise GoneError("the slide's file is not there any more") from None
-    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
-def _sampled_hash(path: Path, stamp: tuple[int, int, int]) -> str:
+def _sampled_hash(path: Path, stamp: Stamp) -> str:
     """Hashing a whole slide takes minutes; its size, time and both ends tell two files apart."""
     digest = hashlib.sha256(repr(stamp).encode())
     with open(path, "rb") as file:

@@ -10,7 +10,7 @@ from tests.models.golden_case import GoldenCase
 
 def check_block(case: GoldenCase) -> None:
     options = {key: value for key, value in case.ctor.items() if key != "chunk_size"}  # changes no number
-    for backend in ("reference", "torch"):
+    for backend in ("reference", "torch", "batched"):
         for dtype in (torch.float64, torch.float32):
             block = Mamba2(**options, backend=backend).to(dtype)
             block.load_state_dict(case.weights(dtype))

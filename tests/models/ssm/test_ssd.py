@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from marble.errors import InputError, UnavailableError
-from marble.models.ssm import ssd, ssd_stream
+from marble.models.ssm import ssd, ssd_mamba, ssd_stream
 from marble.models.ssm.ssd import Mamba2, backends, block_shape, choose_backend
 from marble.models.ssm.ssd_native import NativeSegmentGradient
+from marble.models.ssm.ssd_reference import recurrence
 from marble.native.library import BACKEND_VARIABLE, missing
 from tests.models.ssm.term_sizes import ROUNDING, mamba2_terms, worst_of_the_terms
 
@@ -32,6 +33,7 @@ NAMES = {
 
 FAST = [
     "torch",
+    "batched",
     pytest.param("native", marks=pytest.mark.skipif(missing() is not None, reason=f"native: {missing()}")),
 ]
 
@@ -57,6 +59,7 @@ def short_segments() -> Iterator[None]:
     """So that a few hundred tokens are several segments."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssd_stream, "SEGMENT", 256)
+        patch.setattr(ssd_stream, "BATCHED_SEGMENT", 256)
         yield
 
 
@@ -277,10 +280,10 @@ def test_backend_argument_comes_before_the_environment(monkeypatch: pytest.Monke
 
 
 def test_unknown_or_missing_backends_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"'tuch'.*auto, reference, torch, native, mamba_ssm"):
+    with pytest.raises(InputError, match=r"'tuch'.*auto, reference, torch, native, batched, mamba_ssm"):
         Mamba2(8, headdim=4, backend="tuch")
     monkeypatch.setenv(BACKEND_VARIABLE, "cuda")
-    with pytest.raises(InputError, match=r"MARBLE_SSD_BACKEND.*'cuda'.*reference, torch, native, mamba_ssm"):
+    with pytest.raises(InputError, match=r"MARBLE_SSD_BACKEND.*'cuda'.*reference, torch, native, batched, mamba_ssm"):
         Mamba2(8, headdim=4)(torch.zeros(1, 8))
     with pytest.raises(UnavailableError, match="mamba_ssm"):
         Mamba2(8, headdim=4, backend="mamba_ssm")(torch.zeros(1, 8))
@@ -303,3 +306,55 @@ def test_wrong_shapes_are_refused(shape: tuple[int, ...]) -> None:
 def test_sizes_that_do_not_divide_are_refused() -> None:
     with pytest.raises(InputError, match="multiple of headdim"):
         Mamba2(8, headdim=5)
+
+
+# ---- mamba_ssm's kernels, whose place the recurrence takes where there is no GPU ----
+
+
+@pytest.fixture
+def pretended_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(ssd_mamba, "kernel_scan", recurrence)
+    monkeypatch.setattr(ssd_mamba, "why_not", lambda device: None)
+    ssd_mamba.self_test.cache_clear()
+    yield
+    ssd_mamba.self_test.cache_clear()
+
+
+@pytest.mark.usefixtures("pretended_kernels")
+@pytest.mark.parametrize("ngroups", [1, 2])
+@pytest.mark.parametrize("T", [1, 5, 64, 70, 300])
+def test_around_the_kernels_of_mamba_ssm_everything_is_ours_and_right(T: int, ngroups: int) -> None:
+    assert_paths_agree(block_with_decay(1e-3, 10, ngroups, seed=T), T, T, "mamba_ssm")
+
+
+@pytest.mark.usefixtures("pretended_kernels")
+def test_segments_beyond_32_bits_are_refused_by_mamba_ssm(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = block_with_decay(1e-3, 10, 1, seed=0)
+    monkeypatch.setattr(ssd_mamba, "MOST_ELEMENTS", 20 * block.shape.projected)
+    block.backend = "mamba_ssm"
+    block(torch.zeros(17, 8, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="at most 20 tokens at once"):
+        block(torch.zeros(18, 8, dtype=torch.float64))
+
+
+@pytest.mark.usefixtures("pretended_kernels")
+def test_kernels_are_trusted_only_after_they_were_right_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ssd_mamba.self_test("cpu") is None
+
+    def a_little_wrong(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+        y, last = recurrence(*inputs)
+        return y * 1.01, last
+
+    for wrong, said in ((a_little_wrong, "off by"), (lambda *inputs: 1 // 0, "ZeroDivisionError")):
+        ssd_mamba.self_test.cache_clear()
+        monkeypatch.setattr(ssd_mamba, "kernel_scan", wrong)
+        assert said in (ssd_mamba.self_test("cpu") or "")
+    monkeypatch.setattr(ssd_mamba, "kernel_scan", recurrence)
+    assert ssd_mamba.self_test("cpu") is not None  # tried once
+
+
+def test_accelerators_get_the_batched_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
+    assert choose_backend("auto", block_shape(64), torch.zeros(1, device="meta")) == "batched"
+    monkeypatch.setattr(ssd_mamba, "why_not", lambda device: None)
+    assert choose_backend("auto", block_shape(64), torch.zeros(1, device="meta")) == "mamba_ssm"

@@ -104,6 +104,17 @@ def test_prenorm_forward_is_the_equations(depth: int, T: int) -> None:
         {"readout": "all"},
         {"readout": "all", "depth": 2, "block": "prenorm"},
         {"start": "fine"},
+        {"mixer": "set"},
+        {"mixer": "set", "block": "prenorm", "depth": 2},
+        {"mixer": "set", "project": 6, "readout": "all"},
+        {"order": "raster"},
+        {"order": "hilbert", "block": "prenorm"},
+        {"order": ["raster", "coarse-attention"]},
+        {"order": "coarse-attention", "block": "prenorm", "depth": 2},
+        {"order": "learned"},
+        {"order": ["shuffle", "learned"], "block": "prenorm"},
+        {"directions": 2},
+        {"order": ["hilbert", "coarse-attention"], "directions": 2, "block": "prenorm", "depth": 2},
     ],
 )
 def test_options_keep_both_forms_equal(options: dict[str, Any]) -> None:
@@ -130,7 +141,7 @@ def uneven(bag: Bag) -> Bag:
 @pytest.mark.parametrize(
     "options",
     [{}, {"block": "prenorm"}, {"project": 6}, {"project": 6, "block": "prenorm"}, {"readout": "all"}, {"levels": 1},
-     {"levels": 1, "level": 0}, {"fusion": "none"}, {"levels": 3}],
+     {"levels": 1, "level": 0}, {"fusion": "none"}, {"levels": 3}, {"mixer": "set"}, {"mixer": "set", "project": 6}],
 )  # fmt: skip
 def test_folded_statistics_are_the_explicit_ones(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], composed: bool
@@ -324,7 +335,7 @@ def test_augment_drops_branches_and_shuffles() -> None:
     ("options", "message"),
     [
         ({"block": "postnorm"}, "unknown block 'postnorm'.*literal, prenorm"),
-        ({"mixer": "mamba"}, "unknown mixer 'mamba'.*mamba2, mlp"),
+        ({"mixer": "mamba"}, "unknown mixer 'mamba'.*mamba2, set, mlp"),
         ({"fusion": "parents"}, "unknown fusion 'parents'.*parent, none, shuffled"),
         ({"levels": 0}, "at least 1"),
         ({"depth": 0}, "at least 1"),
@@ -335,6 +346,11 @@ def test_augment_drops_branches_and_shuffles() -> None:
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
         ({"project": 0}, "project must be a positive width"),
         ({"width": 64}, "unknown option of model 'marble' 'width'"),
+        ({"order": "hilbrt"}, "unknown order 'hilbrt'; did you mean 'hilbert'"),
+        ({"order": ["raster"]}, "1 orders for 2 levels.*Give one, or one for each level"),
+        ({"directions": 3}, "directions must be 1 or 2"),
+        ({"mixer": "set", "order": "hilbert"}, "mixer 'set' has none"),
+        ({"mixer": "mlp", "directions": 2}, "mixer 'mlp' has none"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

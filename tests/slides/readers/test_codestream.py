@@ -20,12 +20,12 @@ def test_sizes(width: int, height: int) -> None:
         assert jpeg2000_size(bytes(imagecodecs.jpeg2k_encode(pixels, codecformat=container))) == (width, height)
 
 
-@pytest.mark.parametrize(("subsampling", "mcu_height"), [("444", 8), ("422", 8), ("420", 16)])
-def test_plain_streams(subsampling: str, mcu_height: int) -> None:
+@pytest.mark.parametrize(("subsampling", "mcu"), [("444", (8, 8)), ("422", (16, 8)), ("420", (16, 16))])
+def test_plain_streams(subsampling: str, mcu: tuple[int, int]) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (48, 80, 3), dtype=np.uint8)
     stream = bytes(imagecodecs.jpeg8_encode(pixels, subsampling=subsampling))
     claims = plain_jpeg(stream)
-    assert claims == PlainJpeg(80, 48, stream.index(b"\xff\xc0") + 5, mcu_height)
+    assert claims == PlainJpeg(80, 48, stream.index(b"\xff\xc0") + 5, *mcu)
     assert stream[claims.height_at : claims.height_at + 2] == b"\0\x30"
     assert not has_restarts(stream)
 

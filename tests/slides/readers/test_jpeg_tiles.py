@@ -231,7 +231,7 @@ def test_the_cache_is_bounded_and_shared_by_threads(tmp_path: Path, monkeypatch:
             regions = list(pool.map(lambda box: slide.read(box, (200, 200)), boxes))
         assert isinstance(slide._planes, JpegTilePlanes)
         kept = slide._planes._segments._cache.values()
-        assert sum(tile.nbytes for tile in kept) == slide._planes._segments._cached_bytes <= segments.CACHE_BYTES
+        assert sum(tile.nbytes for tile in kept) == slide._planes._segments._cache.currsize <= segments.CACHE_BYTES
     for box, region in zip(boxes, regions, strict=True):
         np.testing.assert_array_equal(region.pixels, whole[box.y : box.y + 200, box.x : box.x + 200])
 

@@ -71,7 +71,7 @@ def s4d_kernel(dt: Tensor, A: Tensor, C: Tensor, length: int, dtype: torch.dtype
     Returns:
         (d, length).
     """
-    step = isqrt(length - 1) + 1
+    step = isqrt(max(length - 1, 0)) + 1
     a = dt[:, None] * A  # (d, n)
     gain = C * (torch.exp(a) - 1) / A
     places = torch.arange(step, device=dt.device)
@@ -145,7 +145,7 @@ class _CausalConvolution(torch.autograd.Function):
 
 def _fft_size(u: Tensor) -> int:
     """At least 2T - 1, so that nothing wraps round, and a product of small primes."""
-    return int(next_fast_len(2 * u.shape[1] - 1, real=True))
+    return int(next_fast_len(max(1, 2 * u.shape[1] - 1), real=True))
 
 
 def _channel_blocks(u: Tensor) -> list[slice]:

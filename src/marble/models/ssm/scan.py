@@ -111,7 +111,7 @@ class _Scratch:
 
     def __init__(self, segments: list[slice], A_T: Tensor) -> None:
         self.A_log2 = A_T * LOG2_E  # (n, d)
-        longest = segments[0].stop
+        longest = segments[0].stop if segments else 0
         self.decay = A_T.new_empty(longest, *A_T.shape)
         self.state = A_T.new_empty(longest + 1, *A_T.shape)
         self.decays, self.states = self.decay.unbind(), self.state.unbind()

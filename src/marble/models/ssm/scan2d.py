@@ -54,8 +54,8 @@ class _Blocks:
 
     @staticmethod
     def of(height: int, width: int, d: int, n: int) -> _Blocks:
-        rows = isqrt(height - 1) + 1
-        channels = min(d, max(1, BLOCK_NUMBERS // (rows * width * n)))
+        rows = isqrt(max(height - 1, 0)) + 1
+        channels = min(d, max(1, BLOCK_NUMBERS // max(1, rows * width * n)))
         return _Blocks(_slices(height, rows), _slices(d, channels))
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from marble.native.library import LANES, library_number, missing, pointer, run
+from marble.native.layout import Grid, Scan, ScanGradient
+from marble.native.library import LANES, library_number, missing, place, run
 
 
 def why_not(x: Tensor) -> str | None:
@@ -22,31 +23,22 @@ def why_not(x: Tensor) -> str | None:
     return missing()
 
 
-class _Scan(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_long) for name in ("tokens", "channels", "states")] + [
-        (name, ctypes.c_void_p) for name in ("x", "dt", "A", "B", "C")
-    ]
-
-
-class _Grid(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_long) for name in ("height", "width", "channels", "states", "band")] + [
-        (name, ctypes.c_void_p) for name in ("x", "dt", "A", "B", "C")
-    ]
-
-
-class _Gradient(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("starts", "gy", "gx", "gdt", "gA", "gB", "gC")]
-
-
-def _kernel(x: Tensor, dt: Tensor, A_T: Tensor, B: Tensor, C: Tensor) -> tuple[str, ctypes.Structure, tuple[int, ...]]:
+def _kernel(x: Tensor, dt: Tensor, A_T: Tensor, B: Tensor, C: Tensor) -> tuple[str, Scan | Grid, tuple[int, ...]]:
     """The kernel for these contiguous inputs, what it reads, and for how many places it keeps the states (n, d)."""
-    inputs = [pointer(tensor) for tensor in (x, dt, A_T, B, C)]
+    if x.ndim not in (2, 3):
+        raise RuntimeError(f"expected x to be (T, d) or (H, W, d), but it is {tuple(x.shape)}")
+    if (reason := why_not(x)) is not None:
+        raise RuntimeError(f"the kernel {reason}")
+    *cells, channels = x.shape
+    states = len(A_T)
+    shapes = ((*cells, channels), (*cells, channels), (states, channels), (*cells, states), (*cells, states))
+    named = zip(("x", "dt", "A", "B", "C"), (x, dt, A_T, B, C), shapes, strict=True)
+    inputs = [place(name, tensor, shape, x.dtype) for name, tensor, shape in named]
     if x.ndim == 2:
-        segments = -(-len(x) // library_number("scan_segment"))
-        return "scan", _Scan(*x.shape, len(A_T), *inputs), (segments,)
-    height, width, _ = x.shape
-    band = isqrt(height - 1) + 1  # rows: what is kept and what is recomputed at a time are alike
-    return "scan2d", _Grid(*x.shape, len(A_T), band, *inputs), (-(-height // band), width)
+        return "scan", Scan(*x.shape, states, *inputs), (-(-len(x) // library_number("scan_segment")),)
+    height, width = cells
+    band = isqrt(max(height - 1, 0)) + 1  # rows: what is kept and what is recomputed at a time are alike
+    return "scan2d", Grid(*x.shape, states, band, *inputs), (-(-height // band), width)
 
 
 class NativeSelectiveScan(torch.autograd.Function):
@@ -55,12 +47,16 @@ class NativeSelectiveScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> Tensor:
         x, dt, A, B, C = inputs
+        if A.ndim != 2:
+            raise RuntimeError(f"expected A to be (d, n), but it is {tuple(A.shape)}")
         x, dt, A_T, B, C = (tensor.contiguous() for tensor in (x, dt, A.T, B, C))
         kernel, scan, kept = _kernel(x, dt, A_T, B, C)
         starts = A.new_empty(*kept, *A_T.shape) if any(ctx.needs_input_grad) else None
         y = torch.empty_like(x)
         blocks = library_number("scan_blocks")
-        run(f"{kernel}_forward", x, ctypes.byref(scan), pointer(y), pointer(starts), blocks=blocks)
+        if x.numel():
+            places = place("y", y, tuple(x.shape), x.dtype), place("starts", starts, (*kept, *A_T.shape), x.dtype)
+            run(f"{kernel}_forward", x, ctypes.byref(scan), *places, blocks=blocks)
         ctx.save_for_backward(x, dt, A_T, B, C, starts)
         return y
 
@@ -68,12 +64,23 @@ class NativeSelectiveScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
         *inputs, starts = ctx.saved_tensors
-        x, dt, A_T, B, _ = inputs
-        kernel, scan, _ = _kernel(*inputs)
+        x, dt, A_T, B, C = inputs
+        kernel, scan, kept = _kernel(*inputs)
         gy = gradients[0].contiguous()
         blocks = library_number("scan_blocks")
         gx, gdt, gA_T = torch.empty_like(x), torch.empty_like(dt), torch.zeros_like(A_T)
-        gB, gC = B.new_empty(2, blocks, *B.shape)  # a part per block of channels
-        gradient = _Gradient(*map(pointer, (starts, gy, gx, gdt, gA_T, gB, gC)))
-        run(f"{kernel}_backward", x, ctypes.byref(scan), ctypes.byref(gradient), blocks=blocks)
+        room = B.new_empty if x.numel() else B.new_zeros
+        gB, gC = room((2, blocks, *B.shape))  # a part per block of channels
+        if x.numel():
+            places = {
+                "starts": (starts, (*kept, *A_T.shape)),
+                "gy": (gy, tuple(x.shape)),
+                "gx": (gx, tuple(x.shape)),
+                "gdt": (gdt, tuple(x.shape)),
+                "gA": (gA_T, tuple(A_T.shape)),
+                "gB": (gB, (blocks, *B.shape)),
+                "gC": (gC, (blocks, *C.shape)),
+            }
+            gradient = ScanGradient(*(place(name, tensor, shape, x.dtype) for name, (tensor, shape) in places.items()))
+            run(f"{kernel}_backward", x, ctypes.byref(scan), ctypes.byref(gradient), blocks=blocks)
         return gx, gdt, gA_T.T, gB.sum(0), gC.sum(0)

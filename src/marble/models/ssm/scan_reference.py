@@ -28,7 +28,7 @@ def selective_scan_reference(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Ten
     for x_t, dt_t, B_t, C_t in zip(x, dt, B, C, strict=True):
         h = torch.exp(dt_t[:, None] * A) * h + (dt_t * x_t)[:, None] * B_t
         y.append(h @ C_t + D * x_t)
-    return torch.stack(y)
+    return torch.stack(y) if y else torch.zeros_like(x)
 
 
 def selective_scan_2d_reference(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ def selective_scan_2d_reference(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: 
             r = a * r + (dt[i, j] * x[i, j])[:, None] * B[i, j]
             above[j] = a * above[j] + r
             y.append(above[j] @ C[i, j] + D * x[i, j])
-    return torch.stack(y).view(x.shape)
+    return torch.stack(y).view(x.shape) if y else torch.zeros_like(x)
 
 
 def s4d_reference(u: Tensor, dt: Tensor, A: Tensor, C: Tensor, D: Tensor) -> Tensor:
@@ -80,4 +80,4 @@ def s4d_reference(u: Tensor, dt: Tensor, A: Tensor, C: Tensor, D: Tensor) -> Ten
     for u_t in u:
         h = decay * h + gain * u_t[:, None]
         y.append(2 * (C * h).sum(-1).real + D * u_t)
-    return torch.stack(y)
+    return torch.stack(y) if y else torch.zeros_like(u)

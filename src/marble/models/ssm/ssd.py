@@ -1,36 +1,32 @@
 """The Mamba-2 block: (T, d_model) tokens in, (T, d_model) tokens out, with the public names of its weights.
 
-Four paths compute the same thing. `reference` is the recurrence of `ssd_reference`, one token after another; `torch`
-is the segmented path of `ssd_stream`, for any device; `native` is the same with the heads' inner loop compiled, on the
-CPU; `mamba_ssm` calls that package's CUDA kernels. One is chosen per call: the `backend` argument, else the environment
-variable MARBLE_SSD_BACKEND, else the fastest one that works here.
+Five paths compute the same thing. `reference` is the recurrence of `ssd_reference`, one token after another. The others
+go through `ssd_stream` in segments: `torch` works in the cache and runs everywhere; `native` is the same with the
+heads' inner loop compiled, on the CPU; `batched` needs few launches, for accelerators; `mamba_ssm` calls that package's
+CUDA kernels. One is chosen per call: the `backend` argument, else the environment variable MARBLE_SSD_BACKEND, else
+`native` or `torch` on the CPU, and elsewhere `batched`, or `mamba_ssm` where it proved to be right.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from marble.errors import InputError, UnavailableError
-from marble.models.ssm import ssd_native
+from marble.models.ssm import ssd_mamba, ssd_native
 from marble.models.ssm.ssd_reference import SsdShape, SsdWeights, reference_scan
-from marble.models.ssm.ssd_stream import fast_block
+from marble.models.ssm.ssd_stream import SCANS, fast_block
 from marble.native import library as native
 from marble.native.library import BACKEND_VARIABLE
 from marble.specs import unknown_choice
 
-BACKENDS = ("reference", "torch", "native", "mamba_ssm")
+BACKENDS = ("reference", "torch", "native", "batched", "mamba_ssm")
 #: those that take rows of projected tokens segment by segment
-SEGMENTED = ("torch", "native")
+SEGMENTED = tuple(SCANS)
 
 
 class GroupedNorm(nn.Module):
@@ -89,13 +85,11 @@ class Mamba2(nn.Module):
             raise InputError(
                 f"Mamba2 takes (T, {self.in_proj.in_features}) tokens with T >= 1, got {tuple(tokens.shape)}"
             )
-        paths: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
-            "reference": self._reference,
-            "torch": functools.partial(self._segmented, native=False),
-            "native": functools.partial(self._segmented, native=True),
-            "mamba_ssm": self._mamba_ssm,
-        }
-        return paths[self.path()](tokens)
+        path = self.path()
+        if path == "reference":
+            normal, state = reference_scan(self.in_proj(tokens), self.scan_weights(), self.shape)
+            return self.out_proj(normal), state
+        return fast_block(tokens, self.in_proj.weight, self.out_proj.weight, self.scan_weights(), self.shape, path)
 
     def path(self) -> str:
         """The one of `BACKENDS` that runs this block where its weights are."""
@@ -105,34 +99,6 @@ class Mamba2(nn.Module):
         """Everything between the two projections."""
         assert self.conv1d.bias is not None
         return SsdWeights(self.conv1d.weight, self.conv1d.bias, self.dt_bias, self.A_log, self.D, self.norm.weight)
-
-    def _reference(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        normal, state = reference_scan(self.in_proj(tokens), self.scan_weights(), self.shape)
-        return self.out_proj(normal), state
-
-    def _segmented(self, tokens: Tensor, native: bool) -> tuple[Tensor, Tensor]:
-        return fast_block(tokens, self.in_proj.weight, self.out_proj.weight, self.scan_weights(), self.shape, native)
-
-    def _mamba_ssm(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        weights, shape = self.scan_weights(), self.shape
-        out, state = _kernels()(
-            self.in_proj(tokens)[None],
-            weights.conv_weight[:, 0],
-            weights.conv_bias,
-            weights.dt_bias,
-            -torch.exp(weights.A_log.float()),
-            D=weights.D,
-            chunk_size=256,
-            return_final_states=True,
-            activation="silu",
-            rmsnorm_weight=weights.norm_weight,
-            rmsnorm_eps=shape.eps,
-            outproj_weight=self.out_proj.weight,
-            headdim=shape.headdim,
-            ngroups=shape.groups,
-            norm_before_gate=False,
-        )
-        return out[0], state[0]
 
 
 @dataclass(frozen=True)
@@ -146,12 +112,13 @@ class Backend:
 
 def backends() -> list[Backend]:
     """Every path and whether it works on this machine."""
-    missing, uncompiled = _kernels_missing(), native.missing()
+    missing, uncompiled = ssd_mamba.why_not(torch.device("cuda")), native.missing()
     return [
         Backend("reference", True, "one token after another; for checking"),
         Backend("torch", True, "any device"),
         Backend("native", uncompiled is None, uncompiled or "compiled inner loop, CPU"),
-        Backend("mamba_ssm", missing is None, missing or "CUDA kernels"),
+        Backend("batched", True, "few launches; the default on every accelerator"),
+        Backend("mamba_ssm", missing is None, missing or "CUDA kernels, proved equal here"),
     ]
 
 
@@ -160,11 +127,16 @@ def choose_backend(asked: str, shape: SsdShape, like: Tensor) -> str:
     if asked == "auto":
         asked = os.environ.get(BACKEND_VARIABLE) or "auto"
         _check_backend(asked, BACKEND_VARIABLE)
-    on_cuda = None if like.device.type == "cuda" else f"tokens are on {like.device.type}"
-    why_not = {"mamba_ssm": _kernels_missing() or on_cuda, "native": ssd_native.why_not(shape, like)}
     if asked == "auto":
-        return next((name for name, reason in why_not.items() if reason is None), "torch")
-    if reason := why_not.get(asked):
+        if like.device.type != "cpu":
+            return "mamba_ssm" if ssd_mamba.why_not(like.device) is None else "batched"
+        return "torch" if ssd_native.why_not(shape, like) else "native"
+    reason = None
+    if asked == "mamba_ssm":
+        reason = ssd_mamba.why_not(like.device)
+    elif asked == "native":
+        reason = ssd_native.why_not(shape, like)
+    if reason is not None:
         raise UnavailableError(
             f"SSD backend {asked!r} does not work here: {reason}", hint="Use backend 'torch', which runs everywhere"
         )
@@ -194,17 +166,3 @@ def block_shape(
             f"Mamba2: inner width {inner} must be a multiple of headdim {headdim}, and its heads of ngroups {ngroups}"
         )
     return SsdShape(inner // headdim, headdim, ngroups, d_state, d_conv, eps)
-
-
-def _kernels_missing() -> str | None:
-    """Why mamba_ssm's kernels cannot run here; None if they can."""
-    if not torch.cuda.is_available():
-        return "needs a CUDA device"
-    if find_spec("mamba_ssm") is None:
-        return "needs the package: pip install mamba-ssm"
-    return None
-
-
-def _kernels() -> Callable[..., Any]:
-    found: Callable[..., Any] = import_module("mamba_ssm.ops.triton.ssd_combined").mamba_split_conv1d_scan_combined
-    return found

@@ -27,16 +27,18 @@ class SegmentGradient(SegmentScan):
         super().__init__(weights, shape, chunk)
         self.d_state = torch.zeros_like(self.state)  # gradient of the state after the segment at hand
         if d_state is not None:
-            self.d_state.copy_(d_state)
+            self.d_state.copy_(_like(self.state, d_state))
         self.d_taps = torch.zeros_like(self.taps)
         self.d_conv_bias = torch.zeros_like(self.conv_bias)
         self.d_dt_bias, self.d_D = torch.zeros_like(self.dt_bias), torch.zeros_like(self.D)
         self.d_A = torch.zeros_like(self.A, dtype=self.sum_dtype)
-        self._next_du = self.taps.new_zeros(shape.conv - 1, shape.convolved)  # of the first rows of the next segment
+        self._next_du = self.taps.new_zeros(
+            self.shape.conv - 1, self.shape.convolved
+        )  # of the first rows of the next segment
 
     def recompute(self, rows: Tensor, state: Tensor) -> Tensor:
         """The gated tokens (L, H*P) of a segment that starts from `state`."""
-        self.state.copy_(state)
+        self.state.copy_(_like(self.state, state))
         return self.forward(rows, keep=True)
 
     def backward(self, rows: Tensor, d_gated: Tensor) -> Tensor:
@@ -143,3 +145,10 @@ class SegmentGradient(SegmentScan):
             else:
                 d_raw.addcmul_(shifted, taps[k])
         self._next_du[:, first:] = du[:halo]
+
+
+def _like(expected: Tensor, state: Tensor) -> Tensor:
+    """`state`, unless its shape is another: copying would spread a smaller one over the larger."""
+    if state.shape != expected.shape:
+        raise RuntimeError(f"expected a state {tuple(expected.shape)}, but it is {tuple(state.shape)}")
+    return state

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from marble.models.ssm.ssd_reference import SsdShape, SsdWeights, softplus
-
-CHUNK = 64
+from marble.native.layout import CHUNK
 
 
 class Scratch:

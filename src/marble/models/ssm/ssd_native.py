@@ -13,8 +13,9 @@ from torch import Tensor
 
 from marble.models.ssm.ssd_backward import SegmentGradient
 from marble.models.ssm.ssd_fast import CHUNK, SegmentScan
-from marble.models.ssm.ssd_reference import SsdShape
-from marble.native.library import LANES, library_number, missing, pointer, run
+from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
+from marble.native.layout import Scanned, Segment, SsdGradient
+from marble.native.library import LANES, check, library_number, missing, place, place_of_rows, run
 
 
 def why_not(shape: SsdShape, like: Tensor) -> str | None:
@@ -27,79 +28,103 @@ def why_not(shape: SsdShape, like: Tensor) -> str | None:
     return missing()
 
 
-class _Segment(ctypes.Structure):
-    _fields_ = (
-        [(n, ctypes.c_long) for n in ("tokens", "conv", "heads", "groups", "headdim", "state", "row", "convolved")]
-        + [(n, ctypes.c_void_p) for n in ("rows", "taps", "conv_bias", "dt_bias", "A", "D")]
-        + [(n, ctypes.c_void_p) for n in ("dt", "u", "B", "C", "CB", "decay", "total")]
-    )  # fmt: skip
-
-
-class _Scanned(ctypes.Structure):
-    _fields_ = [
-        ("state", ctypes.c_void_p), ("gated", ctypes.c_void_p), ("gated_row", ctypes.c_long), ("y", ctypes.c_void_p),
-        ("starts", ctypes.c_void_p),
-    ]  # fmt: skip
-
-
-class _Gradient(ctypes.Structure):
-    _fields_ = [
-        (name, ctypes.c_void_p)
-        for name in (
-            "y", "starts", "d_gated", "d_rows", "d_state", "d_B", "d_C", "d_step", "d_log_dt", "d_skip", "d_taps",
-            "d_conv_bias", "next_du",
-        )
-    ]  # fmt: skip
-
-
 class NativeSegmentScan(SegmentScan):
     """Forward over the segments of one sequence."""
+
+    def __init__(self, weights: SsdWeights, shape: SsdShape, *d_state: Tensor | None) -> None:
+        if (reason := why_not(shape, weights.conv_weight)) is not None:
+            raise RuntimeError(f"the kernel {reason}")
+        self.dtype = weights.conv_weight.dtype
+        check("conv_weight", weights.conv_weight, (shape.convolved, 1, shape.conv), self.dtype)
+        check("A_log", weights.A_log, (shape.heads,), self.dtype)
+        for name in ("dt_bias", "D"):
+            check(name, getattr(weights, name), (shape.heads,), self.dtype)
+        check("conv_bias", weights.conv_bias, (shape.convolved,), self.dtype)
+        dense = {name: getattr(weights, name).contiguous() for name in ("conv_bias", "dt_bias", "D")}
+        super().__init__(weights._replace(**dense), shape, *d_state)  # type: ignore[arg-type]  # of the way back
 
     def forward(self, rows: Tensor, *, keep: bool = False, overwrite: bool = False) -> Tensor:
         shape, scratch = self.shape, self.scratch
         L = len(rows) - shape.conv + 1
         chunks = -(-L // CHUNK)
+        self.segment = self._segment(rows, L, chunks)
+        self.rows = rows  # alive as long as the segment points at it
         gated = self._gate(rows) if overwrite else scratch("gated", L, shape.inner)
         y = scratch("y", L, shape.inner) if keep else None
         starts = scratch("starts", chunks, shape.heads, shape.state, shape.headdim) if keep else None
-        self.segment = self._segment(rows, L, chunks)
+        scanned = Scanned(
+            place("state", self.state, (shape.groups, shape.state, self.width), self.dtype),
+            place_of_rows("gated", gated, (L, shape.inner), self.dtype),
+            gated.stride(0),
+            place("y", y, (L, shape.inner), self.dtype),
+            place("starts", starts, (chunks, shape.heads, shape.state, shape.headdim), self.dtype),
+        )
         run("ssd_prepare", rows, ctypes.byref(self.segment), blocks=chunks)
-        scanned = _Scanned(pointer(self.state), gated.data_ptr(), gated.stride(0), pointer(y), pointer(starts))
         run("ssd_forward", rows, ctypes.byref(self.segment), ctypes.byref(scanned), blocks=blocks(shape))
         return gated
 
-    def _segment(self, rows: Tensor, L: int, chunks: int) -> _Segment:
+    def _segment(self, rows: Tensor, L: int, chunks: int) -> Segment:
         """Where the kernels read a segment, and where they write what its heads share."""
         shape, scratch, padded = self.shape, self.scratch, chunks * CHUNK
+        if L < 0:
+            raise RuntimeError(f"expected rows to begin with {shape.conv - 1} earlier ones, but there are {len(rows)}")
         shared = shape.groups * shape.state
         self.dt = scratch("dt", L, shape.heads)
-        places = (
-            self.taps, self.conv_bias, self.dt_bias, self.A, self.D,
-            self.dt, scratch("u", L, 2 * shared), scratch("B", padded, shared), scratch("C", padded, shared),
-            scratch("CB", chunks, shape.groups, CHUNK, CHUNK), scratch("decay", 6, shape.heads, padded),
-            scratch("total", chunks, shape.heads),
-        )  # fmt: skip
-        sizes = (L, shape.conv, shape.heads, shape.groups, shape.headdim, shape.state, rows.stride(0), shape.convolved)
-        return _Segment(*sizes, rows.data_ptr(), *map(pointer, places))
+        places: dict[str, tuple[Tensor, tuple[int, ...]]] = {
+            "taps": (self.taps, (shape.conv, shape.convolved)),
+            "conv_bias": (self.conv_bias, (shape.convolved,)),
+            "dt_bias": (self.dt_bias, (shape.heads,)),
+            "A": (self.A, (shape.heads,)),
+            "D": (self.D, (shape.heads,)),
+            "dt": (self.dt, (L, shape.heads)),
+        }
+        room = {
+            "u": (L, 2 * shared),
+            "B": (padded, shared),
+            "C": (padded, shared),
+            "CB": (chunks, shape.groups, CHUNK, CHUNK),
+            "decay": (6, shape.heads, padded),
+            "total": (chunks, shape.heads),
+        }
+        places |= {name: (scratch(name, *size), size) for name, size in room.items()}
+        sizes = (L, shape.conv, shape.heads, shape.groups, shape.headdim, shape.state, shape.projected, shape.convolved)
+        return Segment(
+            *sizes,
+            place("rows", rows, (shape.conv - 1 + L, shape.projected), self.dtype),
+            *(place(name, tensor, size, self.dtype) for name, (tensor, size) in places.items()),
+        )
 
 
 class NativeSegmentGradient(NativeSegmentScan, SegmentGradient):
     """Backward over the segments of one sequence, from the last to the first."""
 
     def backward(self, rows: Tensor, d_gated: Tensor) -> Tensor:
-        shape, scratch = self.shape, self.scratch
-        L = len(d_gated)
-        chunks = -(-L // CHUNK)
+        shape, scratch, dtype = self.shape, self.scratch, self.dtype
+        L = self.segment.tokens
+        if rows.data_ptr() != self.rows.data_ptr() or rows.shape != self.rows.shape:
+            raise RuntimeError("expected the rows of the segment that was just recomputed")
+        chunks, per_group = -(-L // CHUNK), blocks(shape) // shape.groups
         d_rows = scratch("d_rows", L, shape.projected)
         d_step, d_log_dt = scratch("d_step", L, shape.heads), scratch("d_log_dt", L, shape.heads)
         # B and C are shared: every block of heads adds up its own part of their gradients
-        parts = scratch("d_shared", 2, shape.groups, blocks(shape) // shape.groups, chunks * CHUNK, shape.state).zero_()
-        written = (
-            scratch("y", L, shape.inner), scratch("starts", chunks, shape.heads, shape.state, shape.headdim), d_gated,
-            d_rows, self.d_state, parts[0], parts[1], d_step, d_log_dt, self.d_D, self.d_taps, self.d_conv_bias,
-            self._next_du,
-        )  # fmt: skip
-        gradient = _Gradient(*map(pointer, written))
+        parts = scratch("d_shared", 2, shape.groups, per_group, chunks * CHUNK, shape.state).zero_()
+        starts = (chunks, shape.heads, shape.state, shape.headdim)
+        places: dict[str, tuple[Tensor, tuple[int, ...]]] = {
+            "y": (scratch("y", L, shape.inner), (L, shape.inner)),
+            "starts": (scratch("starts", *starts), starts),
+            "d_gated": (d_gated, (L, shape.inner)),
+            "d_rows": (d_rows, (L, shape.projected)),
+            "d_state": (self.d_state, (shape.groups, shape.state, self.width)),
+            "d_B": (parts[0], (shape.groups, per_group, chunks * CHUNK, shape.state)),
+            "d_C": (parts[1], (shape.groups, per_group, chunks * CHUNK, shape.state)),
+            "d_step": (d_step, (L, shape.heads)),
+            "d_log_dt": (d_log_dt, (L, shape.heads)),
+            "d_skip": (self.d_D, (shape.heads,)),
+            "d_taps": (self.d_taps, (shape.conv, shape.convolved)),
+            "d_conv_bias": (self.d_conv_bias, (shape.convolved,)),
+            "next_du": (self._next_du, (shape.conv - 1, shape.convolved)),
+        }
+        gradient = SsdGradient(*(place(name, tensor, size, dtype) for name, (tensor, size) in places.items()))
         run("ssd_backward", rows, ctypes.byref(self.segment), ctypes.byref(gradient), blocks=blocks(shape))
         shared = 2 * shape.groups * shape.state
         d_act = scratch("d_act", L, shared).view(L, 2, shape.groups, shape.state)

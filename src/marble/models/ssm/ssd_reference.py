@@ -67,16 +67,18 @@ class SsdWeights(NamedTuple):
     norm_weight: Tensor  # (H*P,)
 
 
-def recurrence(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the recurrence above: y (T, H, P) and the last state (H, P, N)."""
+def recurrence(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Run the recurrence above, from zero or from `start`: y (T, H, P) and the last state (H, P, N)."""
     share = x.shape[1] // B.shape[1]  # heads per group
-    S = x.new_zeros(*x.shape[1:], B.shape[2])  # (H, P, N)
+    S = x.new_zeros(*x.shape[1:], B.shape[2]) if start is None else start  # (H, P, N)
     y = []
     for x_t, dt_t, B_t, C_t in zip(x, dt, B, C):
         B_h, C_h = B_t.repeat_interleave(share, 0), C_t.repeat_interleave(share, 0)  # (H, N)
         S = torch.exp(dt_t * A)[:, None, None] * S + (dt_t[:, None] * x_t)[:, :, None] * B_h[:, None, :]
         y.append((S * C_h[:, None, :]).sum(-1) + D[:, None] * x_t)
-    return torch.stack(y), S
+    return torch.stack(y) if y else torch.zeros_like(x), S
 
 
 def softplus(x: Tensor) -> Tensor:

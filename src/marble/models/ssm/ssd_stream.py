@@ -14,12 +14,16 @@ import torch
 from torch import Tensor
 
 from marble.models.ssm.ssd_backward import SegmentGradient
+from marble.models.ssm.ssd_batched import BatchedGradient, BatchedScan
 from marble.models.ssm.ssd_fast import Scratch, SegmentScan
+from marble.models.ssm.ssd_mamba import MambaGradient, MambaScan
 from marble.models.ssm.ssd_native import NativeSegmentGradient, NativeSegmentScan
 from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
 
 #: tokens per segment: longer ones make the products faster, shorter ones keep fewer states and buffers
 SEGMENT = 1024
+#: of the batched scan, which wants few launches
+BATCHED_SEGMENT = 4096
 #: projected rows beyond this are projected again in the backward pass instead of kept
 KEEP_BYTES = 2 << 30
 
@@ -99,12 +103,23 @@ class InputGradient:
             self.shared.index_add_(0, self.source.index[start:stop], d_rows)
 
 
-def segments(T: int) -> list[tuple[int, int]]:
-    return [(start, min(start + SEGMENT, T)) for start in range(0, T, SEGMENT)]
+def segments(T: int, path: str) -> list[tuple[int, int]]:
+    """(start, stop) of each segment of T tokens on one of the `SCANS`."""
+    length = SEGMENT if path in ("torch", "native") else BATCHED_SEGMENT
+    return [(start, min(start + length, T)) for start in range(0, T, length)]
 
 
 def keeps_rows(T: int, weight: Tensor) -> bool:
     return T * len(weight) * weight.element_size() <= KEEP_BYTES
+
+
+#: path -> the scan and its way back, segment by segment
+SCANS: dict[str, tuple[type[SegmentScan], type[SegmentGradient]]] = {
+    "torch": (SegmentScan, SegmentGradient),
+    "native": (NativeSegmentScan, NativeSegmentGradient),
+    "batched": (BatchedScan, BatchedGradient),
+    "mamba_ssm": (MambaScan, MambaGradient),
+}
 
 
 class _Block(torch.autograd.Function):
@@ -114,7 +129,7 @@ class _Block(torch.autograd.Function):
     def forward(
         ctx: Any,
         shape: SsdShape,
-        native: bool,
+        path: str,
         graph: bool,
         tokens: Tensor,
         in_weight: Tensor,
@@ -127,16 +142,16 @@ class _Block(torch.autograd.Function):
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None)
         if graph and keeps_rows(T, in_weight):
             source.kept = source.empty_rows()
-        scan = (NativeSegmentScan if native else SegmentScan)(SsdWeights(*weights), shape)
+        scan = SCANS[path][0](SsdWeights(*weights), shape)
         starts = []
         out = in_weight.new_empty(T, len(out_weight))
-        for start, stop in segments(T):
+        for start, stop in segments(T, path):
             if graph:
                 starts.append(scan.state.clone())
             gated = scan.forward(source.project(start, stop), overwrite=not graph)
             normal = gated.mul_(_inverse_rms(gated, shape)).mul_(weights[-1])
             torch.mm(normal, out_weight.t(), out=out[start:stop])
-        ctx.shape, ctx.native = shape, native
+        ctx.shape, ctx.path = shape, path
         ctx.save_for_backward(tokens, in_weight, shared, index, out_weight, source.kept, *weights, *starts)
         return out, scan.state
 
@@ -148,9 +163,9 @@ class _Block(torch.autograd.Function):
         weights, starts = SsdWeights(*rest[:6]), rest[6:]
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept)
         d_input = InputGradient(source, ctx.needs_input_grad[3:6])
-        scan = (NativeSegmentGradient if ctx.native else SegmentGradient)(weights, shape, d_state)
+        scan = SCANS[ctx.path][1](weights, shape, d_state)
         d_out_weight, d_norm = torch.zeros_like(out_weight), torch.zeros_like(weights.norm_weight)
-        for (start, stop), state in reversed(list(zip(segments(len(tokens)), starts))):
+        for (start, stop), state in reversed(list(zip(segments(len(tokens), ctx.path), starts))):
             rows = source.again(start, stop)
             gated = scan.recompute(rows, state)
             inverse = _inverse_rms(gated, shape)
@@ -196,16 +211,16 @@ def fast_block(
     out_weight: Tensor,
     weights: SsdWeights,
     shape: SsdShape,
-    native: bool,
+    path: str,
     shared: Tensor | None = None,
     index: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Block output (T, d_model) and last state (H, P, N) for `tokens` (T, D) and weights of the two projections.
 
-    The scan runs in the compiled kernel if `native`, else in torch.
+    The scan runs on `path`, one of `SCANS`.
     With `shared` (R, W) and `index` (T,), row `index[t]` of `shared` is added to token t's projection.
     """
     run: Callable[..., tuple[Tensor, Tensor]] = _Block.apply
-    out, state = run(shape, native, torch.is_grad_enabled(), tokens, in_weight, shared, index, out_weight, *weights)
+    out, state = run(shape, path, torch.is_grad_enabled(), tokens, in_weight, shared, index, out_weight, *weights)
     grouped = state.view(shape.groups, shape.state, -1, shape.headdim)  # (G, N, H/G, P)
     return out, grouped.permute(0, 2, 3, 1).reshape(shape.heads, shape.headdim, shape.state)

@@ -102,6 +102,7 @@ class HIPT(BagModel):
         return tensors[first].shape[1], tensors["classifier.weight"].shape[0]
 
     def forward(self, bag: Bag) -> Output:
+        bag.provenance.require_places("hipt", bag.slide_id)
         level, tokens = self.pick(bag), self.tokens(bag)  # (T, D)
         if self.tile_pool is not None:
             region = parent_regions(level)

@@ -107,6 +107,7 @@ class Mamba2DMIL(BagModel):
 
     def place(self, bag: Bag) -> tuple[Tensor, tuple[int, int]]:
         """(T,) place of each token in the grid, counted row by row, and the grid's (height, width)."""
+        bag.provenance.require_places("2dmambamil", bag.slide_id)
         cells = self.pick(bag).cells.to(torch.int64)
         first, last = cells.amin(0).tolist(), cells.amax(0).tolist()
         if self.grid is None:

@@ -11,7 +11,8 @@ Letters of the paper, for levels k = 0 (coarsest) ... S (finest) with T_k tokens
     alpha = softmax(Y_S w),  z = sum alpha Y_S,  logits = head(z)
 
 Beside the paper: tokens may be standardised (`models.statistics`) and projected to a smaller width before all this, the
-training may start as a mean of fine tokens (`start`), and every level may be pooled (`readout`).
+training may start as a mean of fine tokens (`start`), and every level may be pooled (`readout`). M reads the tokens of
+its level in an order (`models.orders`), or is a mixer that knows none (`mixer="set"`).
 
 `forward_as_written` is these lines. `forward` gives the same numbers by the algebra of `marble_fast`.
 """
@@ -19,8 +20,8 @@ training may start as a mean of fine tokens (`start`), and every level may be po
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +31,16 @@ from marble.bags.augment import drop_coarse, generator, shuffled
 from marble.bags.bag import Bag, Level, cell_keys
 from marble.errors import BagError, InputError
 from marble.models.base import BagModel, Output
-from marble.models.ssm.ssd import SEGMENTED, Mamba2, block_shape
-from marble.models.zoo.marble_fast import BlockInput, composing_pays, mixed, pooled
+from marble.models.orders import arranged, best_first, factor, inverse, is_scored, order_of_each_level
+from marble.models.ssm.set_mixer import SetMixer
+from marble.models.ssm.ssd import Mamba2, block_shape
+from marble.models.ssm.ssd_stream import keeps_rows
+from marble.models.zoo.marble_fast import BlockInput, composing_pays, is_fast, mixed, pooled
 from marble.specs import unknown_choice
 
 CHOICES = {
     "block": ["literal", "prenorm"],
-    "mixer": ["mamba2", "mlp"],
+    "mixer": ["mamba2", "set", "mlp"],
     "fusion": ["parent", "none", "shuffled"],
     "start": ["default", "fine"],
     "readout": ["finest", "all"],
@@ -67,7 +71,8 @@ class Marble(BagModel):
         levels: how many levels the bags have; with 1, only `level` of each bag is read, whatever else it holds.
         level: the one to read when `levels` is 1; counted from the finest if negative.
         block: "literal" or "prenorm".
-        mixer: "mamba2", or "mlp" of equal size: the control without a scan.
+        mixer: "mamba2"; "set", of the same state size, whose result is bitwise the same for any order of the tokens; or
+            "mlp" of equal size: the control in which tokens do not meet before the pooling.
         fusion: "parent"; controls: "none" (no level sees another, so only the finest counts) and "shuffled" (every
             tile is given the tile of a fixed, wrong parent).
         depth: blocks per level.
@@ -82,9 +87,14 @@ class Marble(BagModel):
             what helps.
         readout: "finest" pools the finest level alone; "all" pools every level with a w of its own, and the head sees
             the pooled vectors side by side.
+        order: in which a scan reads each level: one of `models.orders.ORDERS`, or a list with one per level.
+        directions: 1, or 2 to read every level from both ends with the same weights, and take the mean.
     """
 
     order_sensitive: ClassVar[bool] = True
+    small_options: ClassVar[Mapping[str, Any]] = {
+        "block": "prenorm", "project": 64, "dropout": 0.25, "start": "fine",
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -104,6 +114,8 @@ class Marble(BagModel):
         dropout: float = 0.0,
         start: str = "default",
         readout: str = "finest",
+        order: str | Sequence[str] = "shuffle",
+        directions: int = 1,
     ) -> None:
         super().__init__(dim, outputs, level)
         chosen = {"block": block, "mixer": mixer, "fusion": fusion, "start": start, "readout": readout}
@@ -113,14 +125,17 @@ class Marble(BagModel):
         _check_numbers(levels, level, depth, drop_rate, project, dropout)
         self.levels, self.block, self.mixer, self.fusion = levels, block, mixer, fusion
         self.drop_rate, self.shuffle = drop_rate, shuffle
-        if mixer == "mlp":
-            self.__dict__["order_sensitive"] = False  # of this instance: without a scan the order is nothing
-
         self.width = width = dim if project is None else project
         self.projection = None if project is None else nn.Linear(dim, width)
         self.drop = nn.Dropout(dropout)
         # Without fusion nothing of a coarser level reaches the prediction, so it gets no weights either.
         mixing = levels if fusion != "none" else 1
+        self.orders, self.directions = order_of_each_level(order, mixing), directions
+        _check_traversal(mixer, self.orders, directions)
+        # of this instance: a prediction averages over orders only where the model has none of its own
+        self.__dict__["order_sensitive"] = mixer == "mamba2" and "shuffle" in self.orders
+        if mixer == "set":
+            self.orders = ("raster",) * mixing  # whichever: sums are taken in one order, so they round in one way
         self.phi = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(mixing - 1))
         self.mixers = nn.ModuleList(
             nn.ModuleList(_mixer(mixer, width, d_state, headdim) for _ in range(depth)) for _ in range(mixing)
@@ -132,6 +147,10 @@ class Marble(BagModel):
         self.score = _score(width)  # w
         # the w of every coarser level, where these are pooled too
         self.coarse_scores = nn.ModuleList(_score(width) for _ in range(mixing - 1 if readout == "all" else 0))
+        # the scores that learned orders sort by
+        self.order_scores = nn.ModuleDict(
+            {str(k): _score(width) for k, name in enumerate(self.orders) if is_scored(name, k)}
+        )
         # a Cox risk has no intercept
         self.head = nn.Linear(width * (1 + len(self.coarse_scores)), outputs, bias=outputs > 1)
         if start == "fine":
@@ -148,29 +167,54 @@ class Marble(BagModel):
             nn.init.zeros_(score.weight)
 
     def augment(self, bag: Bag, rng: torch.Generator) -> Bag:
-        """Coarse-branch drop, then a new order of every level."""
+        """Coarse-branch drop, then a new order of every level, unless the model has orders of its own."""
         bag = drop_coarse(bag, self.drop_rate, rng)
-        return shuffled(bag, rng) if self.shuffle else bag
+        return shuffled(bag, rng) if self.shuffle and "shuffle" in self.orders else bag
 
     # ---- the equations -----------------------------------------------------------------------------------------
 
     def forward_as_written(self, bag: Bag) -> Output:
         """The paper's equations line by line: the reference for `forward`."""
+        levels, moved = arranged(self._read(bag), self.orders)
+        Y, pooled_coarse = self._encode(bag, levels)
+        scores = self.score(Y)[:, 0]
+        alpha = torch.softmax(scores, dim=0)
+        return self._output([*pooled_coarse, alpha @ Y], alpha, moved[-1], bag)
+
+    def _encode(self, bag: Bag, levels: Sequence[Level]) -> tuple[Tensor, list[Tensor]]:
+        """Y of the last of `levels`, and the pooled vectors of those before it that are read out."""
         Y = torch.empty(0)
-        levels = self._read(bag)
         pooled_coarse: list[Tensor] = []
         for k, level in enumerate(levels):
+            s: Tensor | None = None  # scores that the level is read by
             X = self.cast(level, bag, self._place(bag, k))
             X = self.drop(X if self.projection is None else self.projection(X))
             if k > 0:
-                X = self.phi[k - 1](torch.cat([X, Y[self._parents(bag, levels, k)]], dim=1))
+                parent = self._parents(bag, levels, k)
+                if self.orders[k] == "coarse-attention":
+                    above = self.order_scores[str(k)](Y)[:, 0]
+                    Y, s = Y * factor(above)[:, None], above[parent]
+                X = self.phi[k - 1](torch.cat([X, Y[parent]], dim=1))
+            if self.orders[k] == "learned":
+                s = self.order_scores[str(k)](X)[:, 0]
+                X = X * factor(s)[:, None]
+            read = None if s is None else best_first(s)
+            X = X if read is None else X[read]
             for i, mixer in enumerate(_modules(self.mixers[k])):
-                X = X + mixer(self._norm(k, i)(X)) if self.block == "prenorm" else mixer(X)
-            Y = X
+                N = self._norm(k, i)(X) if self.block == "prenorm" else X
+                M = mixer(N) if self.directions == 1 else (mixer(N) + mixer(N.flip(0)).flip(0)) / 2
+                X = X + M if self.block == "prenorm" else M
+            Y = X if read is None else X[inverse(read)]
             pooled_coarse += self._pool_coarse(k, Y)
-        scores = self.score(Y)[:, 0]
-        alpha = torch.softmax(scores, dim=0)
-        return self._output([*pooled_coarse, alpha @ Y], alpha, bag)
+        return Y, pooled_coarse
+
+    def coarse_tokens(self, seen: Bag) -> Tensor:
+        """(T, D) Y of the finest level of `seen`; a model that mixes one level has none for the others."""
+        if len(self.mixers) == 1:
+            return super().coarse_tokens(seen)
+        levels, moved = arranged(seen.levels, self.orders[: seen.depth])
+        Y, _ = self._encode(seen, levels)
+        return Y if moved[-1] is None else Y[inverse(moved[-1])]
 
     def _pool_coarse(self, k: int, Y: Tensor) -> list[Tensor]:
         """The pooled vector (D,) of a coarser level, where these are read out; else nothing."""
@@ -181,21 +225,23 @@ class Marble(BagModel):
     # ---- the same numbers, faster ------------------------------------------------------------------------------
 
     def forward(self, bag: Bag) -> Output:
-        if not all(isinstance(m, Mamba2) and m.path() in SEGMENTED for level in self.mixers for m in _modules(level)):
+        one_way = self.directions == 1 and len(self.order_scores) == 0
+        if not one_way or not all(is_fast(mixer) for level in self.mixers for mixer in _modules(level)):
             return self.forward_as_written(bag)
-        levels = self._read(bag)
+        levels, moved = arranged(self._read(bag), self.orders)
         last = (len(levels) - 1, len(_modules(self.mixers[-1])) - 1)
         Y: Tensor | None = None
         pooled_coarse: list[Tensor] = []
         for k in range(len(levels)):
             entering = self._enter(bag, levels, k, Y)
             for i, mixer in enumerate(_modules(self.mixers[k])):
-                assert isinstance(mixer, Mamba2)
+                assert isinstance(mixer, Mamba2 | SetMixer)
                 X = entering.tokens
                 if self.block == "prenorm":
                     entering = BlockInput(self._norm(k, i)(X))
                 if (k, i) == last:
-                    return self._pool(entering, mixer, X, pooled_coarse, bag)
+                    z, alpha = self._pool(entering, mixer, X)
+                    return self._output([*pooled_coarse, z], alpha, moved[-1], bag)
                 Y = mixed(entering, mixer)
                 if self.block == "prenorm":
                     Y = X + Y
@@ -210,7 +256,7 @@ class Marble(BagModel):
         Statistics are folded into the first linear map there is: the projection, phi or the block's own.
         """
         place, slide, first = self._place(bag, k), bag.slide_id, _modules(self.mixers[k])[0]
-        assert isinstance(first, Mamba2)
+        assert isinstance(first, Mamba2 | SetMixer)
         W_in = first.in_proj.weight
         changed = self.projection is not None or (self.training and self.drop.p > 0)
         X = self._changed(levels[k], place, slide) if changed else levels[k].features
@@ -223,15 +269,16 @@ class Marble(BagModel):
             return BlockInput(X, W, shift[None], torch.zeros(len(X), dtype=torch.int64, device=X.device))
         phi = self.phi[k - 1]
         assert isinstance(phi, nn.Linear)
-        W_x, W_c, bias = phi.weight[:, : self.width], phi.weight[:, self.width :], phi.bias
+        W_x, W_c = phi.weight[:, : self.width], phi.weight[:, self.width :]
+        bias: Tensor | None = phi.bias
         if not changed:
-            W_x, folded = self.inputs.fold(W_x, bias, place, slide)
-            assert folded is not None
-            bias = folded
+            W_x, bias = self.inputs.fold(W_x, bias, place, slide)
         parent = self._parents(bag, levels, k)
         context = linear(above, W_c, bias)  # (T_{k-1}, D) once per parent, not once per child
         training = torch.is_grad_enabled()
-        if self.block == "literal" and composing_pays(len(X), len(above), self.width, len(W_in), training):
+        # Where the set mixer projects its segments twice, it does so from X~, whose gradient adds up without detours.
+        once = isinstance(first, Mamba2) or not training or keeps_rows(len(X), W_in)
+        if self.block == "literal" and once and composing_pays(len(X), len(above), self.width, len(W_in), training):
             return BlockInput(X, W_in @ W_x, context @ W_in.t(), parent)
         return BlockInput(linear(X.to(W_x.dtype), W_x) + context.index_select(0, parent))
 
@@ -245,14 +292,15 @@ class Marble(BagModel):
         dropped: Tensor = self.drop(X)
         return dropped
 
-    def _pool(self, entering: BlockInput, mixer: Mamba2, X: Tensor, pooled_coarse: list[Tensor], bag: Bag) -> Output:
+    def _pool(self, entering: BlockInput, mixer: Mamba2 | SetMixer, X: Tensor) -> tuple[Tensor, Tensor]:
+        """The pooled vector z and its weights alpha, of the last block's outputs."""
         w = self.score.weight[0]
         if self.block == "literal":
             z, scores = pooled(entering, mixer, w)
-            return self._output([*pooled_coarse, z], torch.softmax(scores, dim=0), bag)
+            return z, torch.softmax(scores, dim=0)
         z, scores = pooled(entering, mixer, w, extra_scores=X @ w)
         alpha = torch.softmax(scores, dim=0)
-        return self._output([*pooled_coarse, z + alpha @ X], alpha, bag)
+        return z + alpha @ X, alpha
 
     # ---- parts of both -----------------------------------------------------------------------------------------
 
@@ -282,7 +330,8 @@ class Marble(BagModel):
         assert parent is not None
         return parent if self.fusion == "parent" else wrong_parents(bag.slide_id, levels[k - 1].cells, parent, k)
 
-    def _output(self, pooled_levels: list[Tensor], alpha: Tensor, bag: Bag) -> Output:
+    def _output(self, pooled_levels: list[Tensor], alpha: Tensor, moved: Tensor | None, bag: Bag) -> Output:
+        alpha = alpha if moved is None else alpha[inverse(moved)]  # in the order of the bag
         z = torch.cat(pooled_levels)
         level = self.level_of(bag) if self.levels == 1 else bag.depth - 1
         return Output(logits=self.head(z), embedding=z, attention=alpha, level=level)
@@ -301,6 +350,8 @@ def _mixer(kind: str, dim: int, d_state: int, headdim: int | None) -> nn.Module:
     headdim = math.gcd(2 * dim, 64) if headdim is None else headdim
     if kind == "mamba2":
         return Mamba2(dim, d_state=d_state, headdim=headdim)
+    if kind == "set":
+        return SetMixer(dim, d_state=d_state, headdim=headdim)
     return TokenMlp(dim, block_shape(dim, d_state=d_state, headdim=headdim).parameters(dim))
 
 
@@ -330,3 +381,14 @@ def _check_numbers(levels: int, level: int, depth: int, drop_rate: float, projec
         raise InputError(f"dropout must be in [0, 1), got {dropout}", where="model 'marble'")
     if project is not None and project < 1:
         raise InputError(f"project must be a positive width, got {project}", where="model 'marble'")
+
+
+def _check_traversal(mixer: str, orders: Sequence[str], directions: int) -> None:
+    if directions not in (1, 2):
+        raise InputError(f"directions must be 1 or 2, got {directions}", where="model 'marble'")
+    if mixer != "mamba2" and (directions == 2 or set(orders) != {"shuffle"}):
+        raise InputError(
+            f"order and directions are those of a scan, and mixer '{mixer}' has none",
+            where="model 'marble'",
+            hint='Leave them out, or set mixer="mamba2"',
+        )

@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from marble.models.ssm.ssd import Mamba2
-from marble.models.ssm.ssd_backward import SegmentGradient
-from marble.models.ssm.ssd_fast import SegmentScan
-from marble.models.ssm.ssd_native import NativeSegmentGradient, NativeSegmentScan
+from marble.models.ssm.set_mixer import Rows, SetMixer
+from marble.models.ssm.ssd import SEGMENTED, Mamba2
 from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
-from marble.models.ssm.ssd_stream import InputGradient, InputProjection, fast_block, keeps_rows, segments
+from marble.models.ssm.ssd_stream import SCANS, InputGradient, InputProjection, fast_block, keeps_rows, segments
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,11 @@ class BlockInput:
     index: Tensor | None = None  # (T,) into `shared`
 
 
+def is_fast(mixer: nn.Module) -> bool:
+    """Whether `mixed` and `pooled` take this block where its weights are."""
+    return isinstance(mixer, SetMixer) or (isinstance(mixer, Mamba2) and mixer.path() in SEGMENTED)
+
+
 def composing_pays(T: int, R: int, dim: int, width: int, training: bool) -> bool:
     """Whether W_in W_x, and W_in applied to R parents, cost less than applying W_x to T tokens one by one.
 
@@ -45,26 +48,34 @@ def composing_pays(T: int, R: int, dim: int, width: int, training: bool) -> bool
     return composed < one_by_one
 
 
-def mixed(entering: BlockInput, mixer: Mamba2) -> Tensor:
+def mixed(entering: BlockInput, mixer: Mamba2 | SetMixer) -> Tensor:
     """The block's output (T, D)."""
     in_weight = mixer.in_proj.weight if entering.in_weight is None else entering.in_weight
-    weights, native = mixer.scan_weights(), mixer.path() == "native"
+    if isinstance(mixer, SetMixer):
+        return mixer.mix(Rows(entering.tokens, in_weight, mixer.shape, entering.shared, entering.index))
+    weights, path = mixer.scan_weights(), mixer.path()
     out_weight = mixer.out_proj.weight
     return fast_block(
-        entering.tokens, in_weight, out_weight, weights, mixer.shape, native, entering.shared, entering.index
+        entering.tokens, in_weight, out_weight, weights, mixer.shape, path, entering.shared, entering.index
     )[0]
 
 
-def pooled(entering: BlockInput, mixer: Mamba2, w: Tensor, extra_scores: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def pooled(
+    entering: BlockInput, mixer: Mamba2 | SetMixer, w: Tensor, extra_scores: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Pool the block's outputs y: sum alpha y (D,), and the scores w.y + extra (T,) of which alpha is the softmax."""
+    in_weight = mixer.in_proj.weight if entering.in_weight is None else entering.in_weight
+    if isinstance(mixer, SetMixer):
+        rows = Rows(entering.tokens, in_weight, mixer.shape, entering.shared, entering.index)
+        return mixer.pool(rows, w, extra_scores)
     direction = mixer.out_proj.weight.t() @ w  # (H*P,)
     run: Callable[..., tuple[Tensor, Tensor]] = _PooledBlock.apply
     n, scores = run(
         mixer.shape,
-        mixer.path() == "native",
+        mixer.path(),
         torch.is_grad_enabled(),
         entering.tokens,
-        mixer.in_proj.weight if entering.in_weight is None else entering.in_weight,
+        in_weight,
         entering.shared,
         entering.index,
         direction,
@@ -81,7 +92,7 @@ class _PooledBlock(torch.autograd.Function):
     def forward(
         ctx: Any,
         shape: SsdShape,
-        native: bool,
+        path: str,
         graph: bool,
         tokens: Tensor,
         in_weight: Tensor,
@@ -95,13 +106,13 @@ class _PooledBlock(torch.autograd.Function):
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None)
         if graph and keeps_rows(T, in_weight):
             source.kept = source.empty_rows()
-        scan = (NativeSegmentScan if native else SegmentScan)(SsdWeights(*weights), shape)
+        scan = SCANS[path][0](SsdWeights(*weights), shape)
         starts = []
         scores = in_weight.new_empty(T)
         top = in_weight.new_full((), float("-inf"))  # running maximum of the scores
         total = in_weight.new_zeros(())  # running sum of exp(score - top)
         unscaled = in_weight.new_zeros(shape.inner)  # running sum of exp(score - top) * gated / rms
-        for start, stop in segments(T):
+        for start, stop in segments(T, path):
             if graph:
                 starts.append(scan.state.clone())
             gated = scan.forward(source.project(start, stop), overwrite=not graph)
@@ -116,7 +127,7 @@ class _PooledBlock(torch.autograd.Function):
             unscaled.mul_(fade).addmv_(gated.t(), mass * inverse)
         unit = unscaled / total  # sum alpha gated / rms
         log_total = top + torch.log(total)
-        ctx.shape, ctx.native = shape, native
+        ctx.shape, ctx.path = shape, path
         ctx.save_for_backward(
             tokens, in_weight, shared, index, direction, source.kept, scores, log_total, unit, *weights, *starts
         )
@@ -130,13 +141,13 @@ class _PooledBlock(torch.autograd.Function):
         weights, starts = SsdWeights(*rest[:6]), rest[6:]
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept)
         d_input = InputGradient(source, ctx.needs_input_grad[3:6])
-        scan = (NativeSegmentGradient if ctx.native else SegmentGradient)(weights, shape, None)
+        scan = SCANS[ctx.path][1](weights, shape, None)
         # A token's gradient lies in the plane of two vectors, as seen through the norm's scale.
         plane = torch.stack([d_n, direction]) * weights.norm_weight  # (2, H*P)
         mean = plane[0] @ unit
         d_all_scores = torch.empty_like(scores)
         d_direction = torch.zeros_like(direction)  # before the norm's scale
-        for (start, stop), state in reversed(list(zip(segments(len(tokens)), starts))):
+        for (start, stop), state in reversed(list(zip(segments(len(tokens), ctx.path), starts))):
             rows = source.again(start, stop)
             gated = scan.recompute(rows, state)
             inverse = _inverse_rms(gated, shape)

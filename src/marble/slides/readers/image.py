@@ -10,7 +10,10 @@ from PIL import Image, UnidentifiedImageError
 
 from marble.errors import SlideError
 from marble.slides.mpp import PixelSizeClues
+from marble.slides.readers.jpeg import Whole, judge
 from marble.slides.readers.planes import WHITE, Mask, Pixels
+from marble.slides.readers.png import png_is_whole
+from marble.slides.readers.preflight import TiffClaims
 
 MAX_IMAGE_PX = 1 << 26
 _FORMATS = ("PNG", "JPEG", "BMP")  # a short list: some of the library's other formats start programs
@@ -44,6 +47,7 @@ class ImagePlanes:
                 )
             if image.mode not in _MODES:
                 raise SlideError(f"pixels of kind '{image.mode}', not 8-bit colour or grey", where=path)
+            _require_whole(path, image.format)
             try:
                 self._pixels = _on_white(image)  # (h, w, 3)
             except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
@@ -57,9 +61,27 @@ class ImagePlanes:
         self._pixels = np.empty((0, 0, 3), np.uint8)
 
 
+def _require_whole(path: Path, kind: str | None) -> None:
+    """Refuse a picture that lacks data; the library would make up the rest."""
+    judges = {"JPEG": lambda: judge(path.read_bytes()) is not Whole.NO, "PNG": lambda: png_is_whole(path)}
+    whole = judges[kind]() if kind in judges else True
+    if not whole:
+        raise SlideError(
+            "cannot be decoded: it is truncated or damaged and lacks picture data",
+            where=path,
+            hint="Copy or export it again",
+        )
+
+
 def _on_white(image: Image.Image) -> Pixels:
     if image.has_transparency_data:
         canvas = Image.new("RGBA", image.size, (WHITE, WHITE, WHITE, WHITE))
         canvas.alpha_composite(image.convert("RGBA"))
         image = canvas
     return np.asarray(image.convert("RGB"))
+
+
+def open_image(path: Path, claims: TiffClaims | None) -> ImagePlanes:
+    """The last to be asked: what is not a picture either, is refused."""
+    del claims
+    return ImagePlanes(path)

@@ -4,8 +4,9 @@ Decoders answer damage with "unsupported or missing image file", with black pixe
 directories costs milliseconds, allocates what the file really holds, and gives the reason in words. It never decodes
 pixels and never parses XML.
 
-Decisions: a file that is no TIFF passes (its own decoder judges it). NDPI passes after its magic number: above 4 GB
-its offsets are 64-bit numbers in 32-bit fields, which only its own reader understands. Tiles without bytes are legal
+Decisions: a file that is no TIFF passes (its own decoder judges it). NDPI is known by its own tag, never by the file's
+name, and is held to its sizes, and below 4 GB to its places; beyond, its offsets are 64-bit numbers in 32-bit fields,
+which only its own reader understands. Tiles without bytes are legal
 and counted, but a plane that consists of nothing else is refused. Planes whose tiles share bytes are refused: no
 scanner writes them, and a small file could otherwise demand unbounded work.
 """
@@ -35,6 +36,7 @@ _WIDTH, _HEIGHT, _DESCRIPTION, _SAMPLES, _PLANAR = 256, 257, 270, 277, 284
 _STRIP_OFFSETS, _ROWS_PER_STRIP, _STRIP_COUNTS = 273, 278, 279
 _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_COUNTS = 322, 323, 324, 325
 _SUB_IFDS, _NDPI_FORMAT = 330, 65420
+_NDPI_WRAPS = 2**32
 _INTEGERS = {1: "u1", 3: "u2", 4: "u4", 13: "u4", 16: "u8", 18: "u8"}
 _SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
 _COPY_AGAIN = "Copy or export the file again"
@@ -131,7 +133,8 @@ class _Walk:
         offset = self.layout.first
         while offset:
             tags, following = self._tags(offset)
-            if not found and (_NDPI_FORMAT in tags or Path(self.path).suffix.lower() == ".ndpi"):
+            if not found and _NDPI_FORMAT in tags:
+                self._check_ndpi(tags, following)
                 return TiffClaims(())
             found.append(self._directory(tags, len(found), is_sub=False))
             for sub in self._integers(tags, _SUB_IFDS, limit=MAX_IFDS):
@@ -140,6 +143,33 @@ class _Walk:
         if not found:
             raise self._bad("a TIFF without any image", hint=_COPY_AGAIN)
         return TiffClaims(tuple(found))
+
+    def _check_ndpi(self, tags: dict[int, _Tag], following: int) -> None:
+        """Sizes of all images that can be found: one strip each, of any height, with restart markers inside."""
+        number = 0
+        while True:
+            self._check_size(tags, number)
+            if self.size >= _NDPI_WRAPS:
+                return
+            for start, length in zip(
+                self._integers(tags, _STRIP_OFFSETS, MAX_SEGMENTS),
+                self._integers(tags, _STRIP_COUNTS, MAX_SEGMENTS),
+                strict=False,
+            ):
+                if (excess := int(start) + int(length) - self.size) > 0:
+                    what = f"truncated: image {number} ends {_readable(excess)} past end of file"
+                    raise self._bad(what, hint=_COPY_AGAIN)
+            if not following:
+                return
+            tags, following = self._tags(following)
+            number += 1
+
+    def _check_size(self, tags: dict[int, _Tag], number: int) -> tuple[int, int]:
+        width, height = self._one(tags, _WIDTH), self._one(tags, _HEIGHT)
+        if not (0 < width <= MAX_SIDE_PX and 0 < height <= MAX_SIDE_PX) or width * height > MAX_AREA_PX:
+            raise self._bad(f"image {number} claims {width:,} x {height:,} pixels, beyond any scanner")
+        self._check_description(tags, number)
+        return width, height
 
     def _tags(self, offset: int) -> tuple[dict[int, _Tag], int]:
         """The tags of the directory at `offset`, and where the next directory starts (0: none)."""
@@ -164,10 +194,7 @@ class _Walk:
         return tags, following
 
     def _directory(self, tags: dict[int, _Tag], number: int, *, is_sub: bool) -> Directory:
-        width, height = self._one(tags, _WIDTH), self._one(tags, _HEIGHT)
-        if not (0 < width <= MAX_SIDE_PX and 0 < height <= MAX_SIDE_PX) or width * height > MAX_AREA_PX:
-            raise self._bad(f"image {number} claims {width:,} x {height:,} pixels, beyond any scanner")
-        self._check_description(tags, number)
+        width, height = self._check_size(tags, number)
         tiled = _TILE_OFFSETS in tags or _TILE_WIDTH in tags
         if tiled:
             across, down = self._one(tags, _TILE_WIDTH), self._one(tags, _TILE_HEIGHT)

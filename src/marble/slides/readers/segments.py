@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from cachetools import LRUCache
 
 from marble.slides.readers.planes import WHITE, Mask, Pixels
 
@@ -44,8 +44,7 @@ class Segments:
     def __init__(self, path: Path, grids: Sequence[Grid]) -> None:
         self._grids = tuple(grids)
         self._descriptor = os.open(path, os.O_RDONLY)
-        self._cache: OrderedDict[tuple[int, int], Pixels] = OrderedDict()
-        self._cached_bytes = 0
+        self._cache: LRUCache[tuple[int, int], Pixels] = LRUCache(CACHE_BYTES, getsizeof=lambda held: held.nbytes)
         self._lock = threading.Lock()
 
     def read(self, plane: int, x: int, y: int, width: int, height: int) -> tuple[Pixels, Mask | None]:
@@ -80,9 +79,8 @@ class Segments:
     def _segment(self, plane: int, index: int) -> Pixels | None:
         """One decoded segment (h, w, 3); None if the file does not hold it or it cannot be decoded."""
         with self._lock:
-            if (plane, index) in self._cache:
-                self._cache.move_to_end((plane, index))
-                return self._cache[plane, index]
+            if (known := self._cache.get((plane, index))) is not None:
+                return known
         grid = self._grids[plane]
         offset, count = grid.offsets[index], grid.counts[index]
         if offset == 0 or count == 0:
@@ -95,8 +93,5 @@ class Segments:
 
     def _keep(self, key: tuple[int, int], segment: Pixels) -> None:
         with self._lock:
-            if key not in self._cache:  # else another thread decoded it too
+            if segment.nbytes <= CACHE_BYTES:
                 self._cache[key] = segment
-                self._cached_bytes += segment.nbytes
-            while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
-                self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes

@@ -16,13 +16,17 @@ import tifffile
 
 from marble.errors import SlideError
 from marble.slides.mpp import PixelSizeClues, tiff_resolution
-from marble.slides.readers.codestream import jpeg2000_size, jpeg_size
+from marble.slides.readers.codestream import jpeg2000_is_whole, jpeg2000_size, jpeg_size
+from marble.slides.readers.jpeg import Whole, judge
+from marble.slides.readers.openslide import openslide_vendor
 from marble.slides.readers.planes import Mask, Pixels
+from marble.slides.readers.preflight import TiffClaims
 from marble.slides.readers.segments import Grid, Segments
 
 # Codecs that stop at the tile's own size: none, LZW, Deflate, PackBits, Zstandard. The others are asked first.
 _BOUNDED = frozenset({1, 5, 8, 32946, 32773, 50000})
 _SIZE_OF = {7: jpeg_size, 33003: jpeg2000_size, 33005: jpeg2000_size, 34712: jpeg2000_size}
+_JPEG = 7
 _UM_PER_UNIT = {"µm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4}
 _PHYSICAL_SIZE = re.compile(r'PhysicalSize([XY])(Unit)?="([^"<>&]{1,32})"')
 
@@ -95,7 +99,7 @@ def _decoder(page: Any, across: int, down: int) -> Callable[[bytes, int], Pixels
         return size is not None and size[0] <= across and size[1] <= down
 
     def decode(stored: bytes, index: int) -> Pixels | None:
-        if not fits(stored):
+        if not fits(stored) or not _is_whole(codec, stored, page.jpegtables):
             return None
         try:
             data, _, shape = page.decode(stored, index, jpegtables=page.jpegtables)
@@ -104,6 +108,13 @@ def _decoder(page: Any, across: int, down: int) -> Callable[[bytes, int], Pixels
             return None
 
     return decode
+
+
+def _is_whole(codec: int, stored: bytes, tables: bytes | None) -> bool:
+    """Whether no data is lacking, as far as the codec itself would go on without it."""
+    if codec == _JPEG:
+        return judge(stored, tables) is not Whole.NO
+    return codec in _BOUNDED or jpeg2000_is_whole(stored)
 
 
 def _clues(page: Any) -> PixelSizeClues:
@@ -133,3 +144,12 @@ def _in_um(text: str, unit: str) -> str:
 
 def _ratio(value: tuple[int, int]) -> str:
     return repr(value[0] / value[1]) if value[1] else "nan"
+
+
+def open_tiff(path: Path, claims: TiffClaims | None) -> TiffPlanes | None:
+    """A TIFF that OpenSlide does not know, or of which it would see the finest plane alone."""
+    if claims is None:
+        return None
+    vendor = openslide_vendor(path)
+    mine = vendor is None or (vendor == "generic-tiff" and claims.has_sub_directories)
+    return TiffPlanes(path) if mine else None

@@ -2,6 +2,11 @@
 
 const SHOWN = 30;
 
+// three digits, however small the number is
+function brief(value) {
+  return value !== 0 && Math.abs(value) < 0.001 ? value.toExponential(1) : value.toPrecision(3);
+}
+
 export class Branches {
   constructor(key, lattice, onChoose) {
     this.key = key;
@@ -11,6 +16,12 @@ export class Branches {
     this.title = document.getElementById("branches-title");
     this.hint = document.getElementById("branches-hint");
     this.section = document.getElementById("branches");
+  }
+
+  clear() {
+    this.section.querySelector(".back")?.remove();
+    this.list.replaceChildren();
+    this.hint.textContent = "Waiting for the map.";
   }
 
   show(maps, chosen) {
@@ -48,17 +59,16 @@ export class Branches {
     button.type = "button";
     button.dataset.tile = String(i);
     const picture = document.createElement("img");
-    picture.src = `/api/slides/${this.key}/crops/${level}/${i}`;
+    picture.src = `/api/slides/${this.key}/crops/${level}/${i}?bag=${this.lattice.bag}`;
     picture.loading = "lazy";
-    picture.alt = "";
+    picture.alt = `Tile of ${this.lattice.nameOf(level)}, rank and value:`;
     const words = document.createElement("span");
-    const value = weight === null ? "" : weight.toPrecision(3);
+    const value = weight === null ? "" : brief(weight);
     for (const part of [`#${rank}`, value]) {
       const piece = document.createElement("b");
       piece.textContent = part;
       words.append(piece);
     }
-    button.setAttribute("aria-label", `Rank ${rank}, ${this.lattice.nameOf(level)}, weight ${value || "unknown"}`);
     button.append(picture, words);
     button.addEventListener("click", () => this.onChoose({ level, index: i }));
     const row = document.createElement("li");

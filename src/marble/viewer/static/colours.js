@@ -1,9 +1,11 @@
 // Colour scales, from the same tables as the pictures on disk.
 
 export class Scale {
-  constructor(table, limits) {
+  constructor(table, limits, signed) {
     this.table = table; // 768 numbers: red, green, blue of 256 steps
+    this.limits = limits;
     [this.low, this.high] = limits;
+    this.signed = signed;
   }
 
   of(value) {
@@ -12,18 +14,15 @@ export class Scale {
     return `rgb(${this.table[i]} ${this.table[i + 1]} ${this.table[i + 2]})`;
   }
 
-  // how strongly a value covers the tissue: fully at the ends of the scale, faintly at 0
-  weight(value, signed) {
-    const share = signed ? Math.abs(value) / this.high : (value - this.low) / (this.high - this.low || 1);
-    return 0.3 + 0.7 * Math.min(1, Math.max(0, share));
+  // how far a value is along the scale, from 0 (nothing) to 1 (an end of it)
+  share(value) {
+    const share = this.signed ? Math.abs(value) / this.high : (value - this.low) / (this.high - this.low || 1);
+    return Math.min(1, Math.max(0, share));
   }
 
-  drawLegend(canvas) {
-    const pen = canvas.getContext("2d");
-    for (let x = 0; x < canvas.width; x += 1) {
-      pen.fillStyle = this.of(this.low + ((this.high - this.low) * x) / (canvas.width - 1));
-      pen.fillRect(x, 0, 1, canvas.height);
-    }
+  // the value at a share of the scale
+  at(share) {
+    return this.signed ? share * this.high : this.low + share * (this.high - this.low);
   }
 }
 

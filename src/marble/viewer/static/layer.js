@@ -1,5 +1,7 @@
 // Draws the map, the lattice and the tissue's outline over the slide: rectangles at exact places, never smoothed.
 
+const FAINTEST = 0.08; // of a tile at 0, so that the tissue below it is seen as it is
+
 export class Layer {
   constructor(viewer, lattice) {
     this.viewer = viewer;
@@ -21,7 +23,7 @@ export class Layer {
     return { scale: (far.x - zero.x) / this.lattice.width, x: zero.x, y: zero.y };
   }
 
-  draw({ maps, scaleOf, chosenLevel, opacity, showMap, showLattice, rings, selected }) {
+  draw({ maps, scaleOf, chosenLevel, opacity, byValue, threshold, showMap, showLattice, rings, selected }) {
     const place = this.transform();
     if (!place) return;
     const { clientWidth: width, clientHeight: height } = this.canvas;
@@ -41,7 +43,9 @@ export class Layer {
     if (map && showMap) {
       const scale = scaleOf(map);
       for (const [i, left, top, right, bottom] of boxes) {
-        pen.globalAlpha = opacity * scale.weight(map.values[i], map.signed);
+        const share = scale.share(map.values[i]);
+        if (share < threshold) continue;
+        pen.globalAlpha = opacity * (byValue ? FAINTEST + (1 - FAINTEST) * share : 1);
         pen.fillStyle = scale.of(map.values[i]);
         pen.fillRect(left, top, right - left, bottom - top);
         this.drawn += 1;
@@ -53,11 +57,19 @@ export class Layer {
     if (selected) this.outline(pen, [this.box(selected.level, selected.index, place, dots)], "#e65000", 3 * dots);
   }
 
+  // a tile's edges in canvas pixels; coarse tiles end where the slide ends
   box(k, i, place, dots) {
     const [x, y] = this.lattice.corner(k, i);
-    const extent = this.lattice.levels[k].extent;
+    const { width, height, levels } = this.lattice;
+    const within = (value, most) => Math.min(most, Math.max(0, value));
     const at = (value, offset) => Math.round((offset + value * place.scale) * dots);
-    return [i, at(x, place.x), at(y, place.y), at(x + extent, place.x), at(y + extent, place.y)];
+    return [
+      i,
+      at(within(x, width), place.x),
+      at(within(y, height), place.y),
+      at(within(x + levels[k].extent, width), place.x),
+      at(within(y + levels[k].extent, height), place.y),
+    ];
   }
 
   visible(k, place, dots) {

@@ -1,6 +1,7 @@
 // One zoomable slide with its layer: what is shown, and where.
 
 import { Layer } from "/static/layer.js";
+import { showLegend } from "/static/legend.js";
 
 const TILE_PX = 256;
 
@@ -19,7 +20,9 @@ export class Pane {
     this.element = document.getElementById(name);
     this.status = document.getElementById(`${name}-status`);
     this.scale = document.getElementById(`${name}-scale`);
-    this.view = { maps: [], scaleOf: null, chosenLevel: null, opacity: 0.6, showMap: true };
+    this.magnification = document.getElementById(`${name}-magnification`);
+    this.legend = document.getElementById(`${name}-legend`);
+    this.view = { maps: [], meaning: null };
     this.viewer = OpenSeadragon({
       element: document.getElementById(`${name}-screen`),
       drawer: "canvas",
@@ -34,16 +37,10 @@ export class Pane {
       maxZoomPixelRatio: 4,
       visibilityRatio: 0.3,
       animationTime: 0.4,
-      tileSources: {
-        width: lattice.width,
-        height: lattice.height,
-        tileSize: TILE_PX,
-        minLevel: 0,
-        maxLevel: lattice.top_zoom,
-        getTileUrl: (zoom, column, row) => `/api/slides/${key}/pixels/${zoom}/${column}/${row}`,
-      },
+      tileSources: source(key, lattice),
     });
     this.layer = new Layer(this.viewer, lattice);
+    this.viewer.canvas.setAttribute("role", "application"); // it takes the arrow keys for itself
     this.viewer.canvas.setAttribute("aria-label", "Slide: arrow keys move, plus and minus zoom");
     this.viewer.addHandler("update-viewport", () => this.draw());
     this.viewer.addHandler("open", () => this.element.setAttribute("data-open", "1"));
@@ -58,6 +55,16 @@ export class Pane {
     }
   }
 
+  // Another bag of the slide: its own lattice, over the picture it was made from.
+  useLattice(key, lattice) {
+    if (lattice.bag === this.lattice.bag) return;
+    const resized = lattice.width !== this.lattice.width || lattice.height !== this.lattice.height;
+    this.lattice = lattice;
+    this.layer.lattice = lattice;
+    this.view.maps = [];
+    if (resized) this.viewer.open(source(key, lattice));
+  }
+
   show(changes) {
     Object.assign(this.view, changes);
     this.draw();
@@ -67,6 +74,11 @@ export class Pane {
     if (how === "home") this.viewer.viewport.goHome();
     else this.viewer.viewport.zoomBy(how === "in" ? 2 : 0.5);
     this.viewer.viewport.applyConstraints();
+  }
+
+  isHome() {
+    const { viewport } = this.viewer;
+    return Math.abs(viewport.getZoom() / viewport.getHomeZoom() - 1) < 0.01;
   }
 
   goTo(k, i) {
@@ -82,22 +94,53 @@ export class Pane {
     this.layer.draw(this.view);
     const { level, drawn } = this.layer;
     const map = this.view.maps.find((one) => one.level === level);
-    const words = `${this.lattice.nameOf(level)}${map ? `, ${map.name}` : ""}, ${drawn} tiles in view`;
+    const words = this.view.busy || `${this.lattice.nameOf(level)}${map ? `, ${map.name}` : ""}, ${drawn} tiles in view`;
     this.element.dataset.level = String(level);
     if (this.status.textContent !== words) this.status.textContent = words; // else it would be read out again
     this.drawScale();
+    this.drawLegend(map);
+  }
+
+  // redrawn only when something it shows has changed: the layer is drawn with every frame
+  drawLegend(map) {
+    const { scaleOf, showMap, threshold, meaning } = this.view;
+    if (!scaleOf) return;
+    const now = map ? [map.level, map.name, scaleOf(map).table, ...scaleOf(map).limits, showMap, threshold, meaning] : [null];
+    if (this.shown && now.length === this.shown.length && now.every((one, n) => one === this.shown[n])) return;
+    this.shown = now;
+    showLegend(this.legend, map, meaning, this.view);
   }
 
   drawScale() {
     const place = this.layer.transform();
     if (place) this.element.dataset.place = JSON.stringify(place);
     this.scale.hidden = !place || !this.lattice.mpp;
+    this.magnification.hidden = this.scale.hidden;
     if (this.scale.hidden) return;
+    const umPerPx = this.lattice.mpp / place.scale;
+    this.magnification.textContent = `${nominal(umPerPx)}x, ${umPerPx.toPrecision(3)} µm/px`;
     const perUm = place.scale / this.lattice.mpp;
     const um = LENGTHS_UM.findLast((length) => length * perUm <= 160) || LENGTHS_UM[0];
     this.scale.style.width = `${um * perUm}px`;
     this.scale.firstElementChild.textContent = um >= 1000 ? `${um / 1000} mm` : `${um} µm`;
   }
+}
+
+// The magnification as microscopes count it: 10x is 1 µm per pixel.
+function nominal(umPerPx) {
+  const power = 10 / umPerPx;
+  return power >= 10 ? power.toFixed(0) : power.toPrecision(2);
+}
+
+function source(key, lattice) {
+  return {
+    width: lattice.width,
+    height: lattice.height,
+    tileSize: TILE_PX,
+    minLevel: 0,
+    maxLevel: lattice.top_zoom,
+    getTileUrl: (zoom, column, row) => `/api/slides/${key}/pixels/${zoom}/${column}/${row}?bag=${lattice.bag}`,
+  };
 }
 
 // Moving one pane moves the other.

@@ -1,20 +1,18 @@
 // The prediction panel: probabilities or a survival curve, and how sure the model is of its order.
 
-export function showPrediction(box, name, said) {
-  box.replaceChildren(text("h3", name));
+export function showPrediction(box, option, said) {
+  const heading = text("h3", option.textContent);
+  if (option.dataset.part === "train") heading.append(text("span", "training slide", "mark"));
+  box.replaceChildren(heading);
   const chances = Object.entries(said.readout).filter(([key]) => key.startsWith("p_"));
   for (const [key, value] of chances) box.append(chance(key.slice(2), value, key.slice(2) === said.label));
-  if (said.label !== null) box.append(text("p", `predicted ${said.label}${cut(chances, said.threshold)}`));
-  if (!chances.length) box.append(text("p", `risk ${said.readout.risk.toPrecision(4)}`));
+  if (said.label !== null) box.append(text("p", `predicted ${said.label} (${said.rule})`));
+  if (!chances.length) box.append(text("p", said.sentence));
   if (said.curve.length) box.append(curve(said.curve));
   const orders = said.orders > 1 ? `SD of the logit over ${said.orders} orders: ${said.order_sd.toPrecision(2)}` : "does not depend on the order of tiles";
   box.append(text("p", orders, "soft"));
   for (const warning of said.warnings) box.append(text("p", warning, "warning"));
   box.dataset.readout = JSON.stringify(said.readout);
-}
-
-function cut(chances, threshold) {
-  return threshold === null ? "" : ` (${chances[1][0].slice(2)} from p = ${threshold.toFixed(3)}, chosen on validation)`;
 }
 
 function chance(name, value, chosen) {

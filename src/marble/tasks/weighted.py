@@ -8,7 +8,6 @@ returns (B,) values, each equal to the plain metric of the sample written out; N
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,19 +72,15 @@ def quadratic_kappa(truth: NDArray[np.int64], predicted: NDArray[np.int64], clas
     return 1 - _ratio((cost * table).sum((1, 2)), (cost * chance).sum((1, 2)))
 
 
-def classification_metrics(
-    truth: NDArray[np.int64], probability: Floats, predicted: NDArray[np.int64]
-) -> dict[str, WeightedMetric]:
-    """Every classification metric of these cases as a function of weights alone."""
-    classes = probability.shape[1]
-    area = partial(auc, truth == 1, probability[:, 1]) if classes == 2 else partial(macro_auc, truth, probability)
-    return {
-        "auc": area,
-        "accuracy": partial(accuracy, truth, predicted),
-        "balanced_accuracy": partial(balanced_accuracy, truth, predicted, classes),
-        "f1": partial(macro_f1, truth, predicted, classes),
-        "kappa": partial(quadratic_kappa, truth, predicted, classes),
-    }
+def recall(of: NDArray[np.bool_], found: NDArray[np.bool_], weights: Weights) -> Floats:
+    """Share of the cases `of` a kind (n,) that are `found` (n,): sensitivity, or specificity of the negatives."""
+    return _ratio(weights @ (of & found), weights @ of)
+
+
+def calibration_error(excess: Floats, place: NDArray[np.int64], bins: int, weights: Weights) -> Floats:
+    """Expected calibration error from each case's excess of confidence (n,) and its bin (n,)."""
+    by_bin = weights @ (excess[:, None] * np.eye(bins)[place])  # (B, bins)
+    return _ratio(np.abs(by_bin).sum(1), weights.sum(1))
 
 
 def _confusion(

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from marble.reports import weighted
+from marble.tasks import weighted
 from marble.tasks.base import Undefined
+from marble.tasks.classification import Classification
 from marble.tasks.survival_metrics import harrell_c
 
 
@@ -31,10 +32,14 @@ def test_classification(seed: int, n: int, classes: int) -> None:
     truth, probability, weights = _cases(seed, n, classes)
     called = probability.argmax(axis=1)
     labels = list(range(classes))
-    ours = {name: f(weights) for name, f in weighted.classification_metrics(truth, probability, called).items()}
+    task = Classification(tuple("abcd"[:classes]))
+    targets, readouts = [task.classes[k] for k in truth], dict(zip(task.columns, probability.T, strict=True))
+    ours = {name: f(weights) for name, f in task.weighted_metrics(targets, readouts, {}).items()}
     for b, sample in enumerate(map(_written_out, weights)):
         t, p, c = truth[sample], probability[sample], called[sample]
         present = set(t.tolist()) == set(labels)
+        plain = task.metrics([targets[i] for i in sample], {name: p[:, k] for k, name in enumerate(task.columns)})
+        assert ours["ece"][b] == pytest.approx(plain["ece"], abs=1e-12)
         assert ours["accuracy"][b] == pytest.approx(sk.accuracy_score(t, c), abs=1e-12)
         if not present:
             assert np.isnan(ours["auc"][b])

@@ -1,0 +1,153 @@
+"""`marble bench learning`: which models learn what, on cohorts composed of real tissue.
+
+    marble bench learning --data DIR --out OUT            the models side by side on every signal
+    marble bench recipe --data DIR --out OUT              the candidates for the recipe for small cohorts
+
+DIR holds a bag store (what `marble import` or `marble extract` made) and `labels.csv` with `slide_id`, `patient_id` or
+`case_id`, and `malignant` (0 or 1): the kind of its tiles. Every cohort is an ordinary experiment below OUT, with the
+same predictions, records and reports, and goes on where it was stopped. The seeds of the search are never shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from marble import files
+from marble.bags.store import BagStore
+from marble.errors import InputError
+from marble.experiment import Experiment, find_store
+from marble.reports.collect import collect
+from marble.reports.compare import Comparison, compare
+from marble.synthetic.composed import SIGNALS, STRENGTHS, Signal, Strength, write_composed
+from marble.tabular import read_table
+from marble.tasks.base import Undefined
+from marble.training.run import PlannedRun, execute
+from marble.version import VERSION
+
+SEEDS = (0, 1, 2, 3, 4)
+#: all are trained by the small recipe
+MODELS = """[
+  { name = "marble" },
+  { name = "marble", label = "shuffled parents", fusion = "shuffled" },
+  { name = "marble", label = "mlp mixer", mixer = "mlp" },
+  { name = "marble", label = "fine only", levels = 1 },
+  { name = "marble", label = "coarse only", levels = 1, level = 0 },
+  { name = "abmil" },
+]"""
+
+
+def run(
+    json_path: str | Path | None = None,
+    quick: bool = False,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    signals: Sequence[Signal] = SIGNALS,
+    strengths: Sequence[Strength] = STRENGTHS,
+    seeds: Sequence[int] = SEEDS,
+) -> dict[str, Any]:
+    """Compose, train, compare; print a line per model and write all figures to `json_path` if given.
+
+    `quick` takes the middle strength and one seed.
+    """
+    if quick:
+        strengths, seeds = ("middle",), seeds[:1]
+    store, tissue = tissue_of(data)
+    root = Path(out or "bench-learning")
+    tables = []
+    for seed in seeds:  # a seed of every cohort before the next, so that a stopped run has something of all
+        for strength in strengths:
+            for signal in signals:
+                name = f"{signal}-{strength}"
+                for planned in plan(root, name, store, tissue, signal, strength, seed, MODELS):
+                    execute(planned)
+    for strength in strengths:
+        for signal in signals:
+            name = f"{signal}-{strength}"
+            comparison = compare(collect(root / "runs" / name))
+            tables.append({"signal": signal, "strength": strength, "seeds": list(seeds), "models": cells(comparison)})
+    return report(tables, json_path)
+
+
+def tissue_of(data: str | Path | None) -> tuple[BagStore, dict[str, tuple[str, bool]]]:
+    """The store below `data` and {slide: (patient, of the marked kind)} from its labels.csv."""
+    if data is None:
+        raise InputError("no tissue to compose cohorts of", hint="Give --data a folder with bags and labels.csv")
+    table = read_table(Path(data) / "labels.csv")
+    patient = "patient_id" if "patient_id" in table else table.require("case_id")
+    slide, marked = table.require("slide_id"), table.require("malignant")
+    tissue = {table.cell(row, slide): (table.cell(row, patient), table.cell(row, marked) == "1") for row in table.rows}
+    store = find_store(Path(data))
+    have = set(store.slide_ids())
+    return store, {name: kind for name, kind in tissue.items() if name in have}
+
+
+def plan(
+    root: Path,
+    name: str,
+    store: BagStore,
+    tissue: Mapping[str, tuple[str, bool]],
+    signal: Signal,
+    strength: Strength,
+    seed: int,
+    models: str,
+    train: str = "",
+    baselines: str = '["probe", "tiles"]',
+) -> list[PlannedRun]:
+    """The runs of one cohort: an experiment file that could be run by hand, its repeat numbered by the seed."""
+    home = write_composed(root / "cohorts" / f"{signal}-{strength}-{seed}", store, tissue, signal, strength, seed)
+    text = (
+        f'name = "{name}"\ncohort = "{home.name}/cohort.csv"\nbags = {{ store = "{home.name}/bags" }}\n'
+        f'task = "{"survival" if signal == "survival" else "classification"}"\n'
+        f'split = {{ scheme = "files", files = "{home.name}/splits/composed" }}\n'
+        f'train = {{ recipe = "small", val_orders = 1{train and ", " + train} }}\n'
+        f"models = {models}\nbaselines = {baselines}\n"
+    )
+    path = files.publish(root / "cohorts" / f"{name}-{seed}.toml", text)
+    return Experiment.load(path).plan(root / "runs")
+
+
+def cells(comparison: Comparison) -> list[dict[str, Any]]:
+    """Mean, interval and test of every model, with the calibration error beside it."""
+    metric = comparison.tested[0] if comparison.tested else comparison.results.task.select_by
+    found = []
+    for row in comparison.rows:
+        cell, ece = row.cells[metric], row.cells.get("ece")
+        orders = sorted(float(sd) for repeat in row.model.repeats for sd in repeat.test.order_sd)
+        found.append(
+            {
+                "model": row.model.key,
+                "metric": metric,
+                "mean": _number(cell.mean),
+                "interval": None if cell.interval is None else asdict(cell.interval),
+                "ece": None if ece is None else _number(ece.mean),
+                "difference": None if metric not in row.tests else asdict(row.tests[metric]),
+                "p_holm": row.corrected.get(metric),
+                "repeats": len(row.model.repeats),
+                "parameters": row.model.record["model"]["parameters"],
+                "median_order_sd": orders[len(orders) // 2],
+            }
+        )
+    return found
+
+
+def report(tables: list[dict[str, Any]], json_path: str | Path | None) -> dict[str, Any]:
+    console = Console()
+    for table in tables:
+        console.print(f"\n{table['signal']}, {table['strength']}, seeds {table['seeds']}")
+        for row in table["models"]:
+            p = "" if row["p_holm"] is None else f"p {row['p_holm']:.3f}"
+            ece = "" if row["ece"] is None else f"ECE {row['ece']:.3f}"
+            console.print(f"  {row['model']:24} {row['metric']} {row['mean']:.3f}  {ece}  {p}")
+    body = {"version": VERSION, "tables": tables}
+    if json_path is not None:
+        files.publish_json(json_path, body)
+    return body
+
+
+def _number(value: float | Undefined) -> float | None:
+    return None if isinstance(value, Undefined) else float(value)

@@ -1,0 +1,69 @@
+"""Paths of the command line, looked at before anything heavy is imported or any work is begun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from marble.errors import InputError
+
+
+def existing(path: Path, what: str = "file or folder") -> Path:
+    """A path that is there."""
+    if not path.exists():
+        raise InputError(f"no such {what}", where=path)
+    return path
+
+
+def existing_file(path: Path, what: str = "file") -> Path:
+    """A file that is there and holds something."""
+    if existing(path, what).is_dir():
+        raise InputError(f"this is a folder, and a {what} is needed", where=path)
+    if path.is_file() and path.stat().st_size == 0:
+        raise InputError("this file is empty", where=path)
+    if not os.access(path, os.R_OK):
+        raise InputError("permission denied", where=path, hint="Change its permissions")
+    return path
+
+
+def existing_folder(path: Path, what: str = "folder") -> Path:
+    """A folder that is there."""
+    if not existing(path, what).is_dir():
+        raise InputError(f"this is a file, and a {what} is needed", where=path)
+    return path
+
+
+def sources(paths: Iterable[Path]) -> list[Path]:
+    """Files and folders, of which at least one is there; one that is not fails as an item, and the rest goes on."""
+    given = list(paths)
+    if given and not any(os.path.lexists(path) for path in given):
+        existing(given[0])
+    return given
+
+
+def output_folder(path: Path, option: str = "--out") -> Path:
+    """A folder that can be made or written into."""
+    if path.exists() and not path.is_dir():
+        raise InputError("this is a file, and a folder is needed", where=path, hint=f"Choose another {option}")
+    _writable(path, option)
+    return path
+
+
+def output_file(path: Path, option: str = "--out") -> Path:
+    """A file that can be made or replaced."""
+    if path.is_dir():
+        raise InputError("this is a folder, and a file is needed", where=path, hint=f"Choose another {option}")
+    _writable(path.parent, option)
+    return path
+
+
+def _writable(folder: Path, option: str) -> None:
+    """Whether `folder`, or what of it is there already, can be written into."""
+    home = folder.absolute()
+    while not home.exists():
+        home = home.parent
+    if not home.is_dir():
+        raise InputError("this is a file, not a folder", where=home, hint=f"Choose another {option}")
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise InputError("permission denied: cannot write here", where=home, hint=f"Choose another {option}")

@@ -1,0 +1,38 @@
+"""`marble route`: find out how few fine tiles a trained run needs to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from marble.cli import paths, terminal
+from marble.errors import InputError
+
+
+def route(
+    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of one finished run.")],
+    bags: Annotated[Path, typer.Option(metavar="STORE", help="The bags it was trained on.")],
+    tolerance: Annotated[float, typer.Option(help="How much AUC, C-index or R2 on validation may be lost.")] = 0.01,
+    budgets: Annotated[str | None, typer.Option(help="Shares of fine tiles to try, comma-separated.")] = None,
+) -> None:
+    """Learn where the run looks, and seal into it the smallest share of fine tiles that is enough."""
+    paths.existing_folder(run_folder, "folder of a run")
+    paths.existing_folder(bags, "store of bags")
+    from marble.bags.store import BagStore
+    from marble.training.routing import BUDGETS, RECORD, calibrate
+    from marble.training.run import Run
+
+    try:
+        tried = BUDGETS if budgets is None else tuple(float(part) for part in budgets.split(","))
+    except ValueError:
+        raise InputError(
+            f"'{budgets}' is not a list of shares", where="--budgets", hint="For example 0.1,0.25"
+        ) from None
+    if not (bags / "store.json").exists():
+        raise InputError("not a store of bags", where=bags, hint="Give the folder that holds store.json")
+    record = calibrate(Run.open(run_folder), BagStore(bags), tolerance, tried)
+    rows = [(f"{p['budget']:g}", f"{p['share']:.3f}", f"{p['metric']:.4f}") for p in record["curve"]]
+    terminal.table(f"{record['cases']} validation cases", ["budget", "fine tiles used", record["metric"]], rows)
+    typer.echo(f"budget {record['budget']:g} (tolerance {tolerance:g}) is sealed in {run_folder / RECORD}")

@@ -1,0 +1,177 @@
+"""The door for Python: `fit` trains a model on bags, and the `Run` it returns answers, explains and draws.
+
+run = marble.fit(bags, targets, model="marble")
+run.predict(bag).label
+pandas.DataFrame(run.attention(bag))
+run.plot(bag).savefig("why.png")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from marble.attribution.maps import Explanation, explain, l0_size
+from marble.bags.bag import Bag
+from marble.errors import InputError
+from marble.experiment.direct import Bags, as_bag, collect, plan_fit
+from marble.heatmaps.overlay import Words, blank, draw_heatmap
+from marble.prediction import Answer, Predictor, SlideOptions, bags_of
+from marble.training.run import execute
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def fit(
+    bags: Bags,
+    targets: Any,
+    model: str = "marble",
+    *,
+    task: str | None = None,
+    groups: Any = None,
+    folder: str | Path | None = None,
+    validation: float = 0.2,
+    test: Iterable[str] = (),
+    seed: int = 0,
+    threads: int = 1,
+    **options: Any,
+) -> Run:
+    """Train a model.
+
+    Args:
+        bags: a store or its folder; bags, by order or by name; or arrays (N, D) for models that read one level.
+        targets: in the order of the bags, or by slide id. A class (text, whole number), `(time, event)`, or, with
+            `task="regression"`, a number.
+        model: a name of `list_models()`.
+        task: "classification", "survival" or "regression"; seen from the targets where it can be.
+        groups: the patient of every bag, in order or by slide id; every bag is a patient of its own without it.
+            Validation never shares a patient with training.
+        folder: where the run is kept; a folder for the moment if not given. A fit that was interrupted goes on.
+        validation: share of the patients that training does not see: they choose the epoch and calibrate.
+        test: patients to hold out altogether; their predictions are in the run.
+        seed: everything random follows from it.
+        threads: of torch; sums depend on their number.
+        options: the model's own (`drop_rate=0.1`) and those of the training (`epochs=20`, `recipe="small"`).
+    """
+    root = Path(mkdtemp(prefix="marble-fit-") if folder is None else folder)
+    given = collect(bags, targets, root, task, groups)
+    planned = plan_fit(
+        given, root, model=model, validation=validation, test=test, seed=seed, threads=threads, options=options
+    )
+    with _torch_as_it_was():
+        execute(planned)
+    return Run(planned.folder)
+
+
+@contextmanager
+def _torch_as_it_was() -> Iterator[None]:
+    """Whatever is set inside is set back: threads, determinism, the state of the random numbers."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(deterministic)
+
+
+class Run:
+    """A trained model with everything needed to use it again: a folder of `marble run`, or what `fit` made."""
+
+    def __init__(self, folder: str | Path) -> None:
+        with _torch_as_it_was():  # a model is built with random weights before its own are loaded
+            self.predictor = Predictor(folder)
+        self.folder = Path(folder)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        return self.predictor.run.record
+
+    @property
+    def validation(self) -> dict[str, Any]:
+        """The metrics of the chosen epoch on the validation patients."""
+        return dict(self.record["fit"]["val"])
+
+    def predict(self, source: Any, options: SlideOptions | None = None) -> Any:
+        """An `Answer` for a bag, an array (N, D) or a slide file; a list of answers for several, or for a store."""
+        answers = [self.predictor.answer(bag) for bag in self._bags(source, options)]
+        single = (
+            isinstance(source, Bag)
+            or _is_array(source)
+            or (isinstance(source, str | Path) and not Path(source).is_dir())
+        )
+        return answers[0] if single else answers
+
+    def attention(self, source: Any) -> dict[str, NDArray[Any]]:
+        """Where the model looked: columns of equal length, a row per tile of every level, ready for `pandas.DataFrame`.
+
+        `attention` sums to 1 over each level; `x`, `y`, `size` are level-0 pixels, where the bag knows its place.
+        """
+        return _columns(self.explain(source))
+
+    def explain(self, source: Any, mode: str = "attention", target: str | None = None, level: int = 0) -> Explanation:
+        """Maps of attention, gradient or occlusion; see `marble.explain`."""
+        (bag,) = self._bags(source, None)
+        return explain(self.predictor, bag, mode, target, level=level)
+
+    def plot(self, source: Any, mode: str = "attention", target: str | None = None, max_px: int = 1200) -> Figure:
+        """The maps of one bag as a figure, a panel per level."""
+        from matplotlib.figure import Figure
+
+        (bag,) = self._bags(source, None)
+        explained = explain(self.predictor, bag, mode, target)
+        size = l0_size(bag)
+        pictures = [
+            draw_heatmap(blank(size, max_px), size, tiles, Words(f"{bag.slide_id}, level {tiles.level}"))
+            for tiles in explained.maps
+        ]
+        figure = Figure(figsize=(6 * len(pictures), 6), layout="constrained")
+        for axis, picture in zip(figure.subplots(1, len(pictures), squeeze=False)[0], pictures, strict=True):
+            axis.imshow(picture.pixels)
+            axis.axis("off")
+        figure.suptitle(explained.answer.sentence)
+        return figure
+
+    def _bags(self, source: Any, options: SlideOptions | None) -> list[Bag]:
+        if isinstance(source, Bag) or _is_array(source):
+            return [as_bag(source, "bag")]
+        if not isinstance(source, str | Path):
+            return [bag for one in source for bag in self._bags(one, options)]
+        found = [bag for _, bag in bags_of([source], self.predictor.run, options)]
+        for bag in found:
+            if isinstance(bag, Exception):
+                raise bag
+        if not found:
+            raise InputError("nothing to predict", where=source)
+        return [bag for bag in found if isinstance(bag, Bag)]
+
+
+def _is_array(source: Any) -> bool:
+    return isinstance(source, torch.Tensor | np.ndarray)
+
+
+def _columns(explained: Explanation) -> dict[str, NDArray[Any]]:
+    maps = explained.maps
+    boxes = np.concatenate([tiles.l0_boxes for tiles in maps])
+    cells = np.concatenate([tiles.cells for tiles in maps])
+    return {
+        "level": np.concatenate([np.full(len(tiles.values), tiles.level) for tiles in maps]),
+        "row": cells[:, 0],
+        "col": cells[:, 1],
+        "x": boxes[:, 0],
+        "y": boxes[:, 1],
+        "size": boxes[:, 2],
+        explained.mode: np.concatenate([tiles.values for tiles in maps]),
+    }
+
+
+__all__ = ["Answer", "Run", "fit"]

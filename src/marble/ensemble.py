@@ -1,0 +1,123 @@
+"""Several runs asked together: their answers are averaged in logits, and how far they lie apart is told.
+
+A slide counts as new only if it is new to every member. So the repeats of a cross-validation, asked about their own
+cohort, are never independent: each slide was in the training of most of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marble.bags.bag import Bag
+from marble.errors import InputError
+from marble.prediction import Answer, Predictor
+from marble.tasks.base import Decision
+from marble.training.membership import NEW, PARTS, Membership
+from marble.training.results import find_runs, read_run
+from marble.training.run import Run
+
+
+@dataclass(frozen=True, eq=False)
+class PooledAnswer:
+    """What the members say about one slide together."""
+
+    slide_id: str
+    readout: dict[str, float]
+    decision: Decision
+    membership: Membership
+    members: tuple[Answer, ...]
+    member_sd: float  # of the headline number: the called class's probability, the risk or the value
+    warnings: tuple[str, ...]
+
+    def row(self) -> dict[str, Any]:
+        """One flat row for a table."""
+        body: dict[str, Any] = {"slide_id": self.slide_id, "part": self.membership.part}
+        if self.decision.label is not None:
+            body["predicted"] = self.decision.label
+        spread = {
+            "members": len(self.members),
+            "member_sd": self.member_sd,
+            "order_sd": max(answer.prediction.order_sd for answer in self.members),
+        }
+        return body | self.readout | spread | {"warnings": "; ".join(self.warnings)}
+
+
+class Ensemble:
+    """Runs of one task on bags made in one way, opened once and asked many times."""
+
+    def __init__(self, predictors: Sequence[Predictor]) -> None:
+        if not predictors:
+            raise InputError("an ensemble needs at least one run")
+        first = predictors[0]
+        for other in predictors[1:]:
+            _require_alike(first.run, other.run)
+        self.predictors = tuple(predictors)
+        self.task, self.run = first.task, first.run
+
+    def answer(self, bag: Bag) -> PooledAnswer:
+        answers = [predictor.answer(bag) for predictor in self.predictors]
+        readout = self.task.pool([answer.readout for answer in answers])
+        calibration = self.task.pool_calibrations([predictor.run.calibration for predictor in self.predictors])
+        decision = self.task.decide(readout, calibration)
+        each = [self.task.headline(answer.readout, decision)[1] for answer in answers]
+        membership = _worst([answer.membership for answer in answers])
+        warnings = [text for answer in answers for text in answer.warnings if text != answer.membership.warning]
+        if membership.warning is not None:
+            warnings.append(membership.warning)
+        return PooledAnswer(
+            bag.slide_id,
+            readout,
+            decision,
+            membership,
+            tuple(answers),
+            float(np.std(each, ddof=1)) if len(each) > 1 else 0.0,
+            tuple(dict.fromkeys(warnings)),
+        )
+
+
+def runs_at(folder: str | Path) -> list[Path]:
+    """The run at a folder, or the repeats of one model below it."""
+    root = Path(folder)
+    if (root / "run.json").exists():
+        return [root]
+    found = find_runs(root)
+    if not found:
+        raise InputError("no finished run here", where=root, hint="Give the folder of a run, or of a model's repeats")
+    models = sorted({_model(read_run(path)) for path in found})
+    if len(models) > 1:
+        raise InputError(
+            f"runs of several models are below: {', '.join(models)}", where=root, hint="Give one model's folder"
+        )
+    return found
+
+
+def _model(record: dict[str, Any]) -> str:
+    about = record["about"]
+    return f"{about.get('model', record['model']['name'])} {about.get('variant', '')}".strip()
+
+
+def _require_alike(first: Run, other: Run) -> None:
+    for what, ours, theirs in (
+        ("task", first.task.name, other.task.name),
+        ("classes", list(first.task.class_names), list(other.task.class_names)),
+        ("stored columns", list(first.task.columns), list(other.task.columns)),
+        ("way of making bags", first.provenance.recipe(), other.provenance.recipe()),
+    ):
+        if ours != theirs:
+            shown = "" if isinstance(ours, dict) else f": {theirs}, not {ours} as in {first.folder}"
+            raise InputError(f"another {what} than the other runs{shown}", where=other.folder, hint="Leave it out")
+
+
+def _worst(memberships: Sequence[Membership]) -> Membership:
+    """The most doubtful of the members' parts, and how many share it."""
+    for part in PARTS:
+        mine = [one for one in memberships if one.part == part]
+        if mine:
+            count = f", in {len(mine)} of {len(memberships)} members" if len(memberships) > 1 else ""
+            return Membership(part, mine[0].why + count)
+    return Membership(NEW)

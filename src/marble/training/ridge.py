@@ -1,0 +1,94 @@
+"""Ridge regression with any convex loss of the logits, and its strength by cross-validation; in float64.
+
+The loss is a function of (rows, logits): logistic, Cox or squares make no difference here. The penalty is
+strength / 2 * |W|^2, without the intercept. Only directions in which the rows differ can matter, so all is solved in
+the at most n coordinates of the rows' own space, where the penalty is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+#: (rows (m,), logits (m, outputs)) -> the sum of their losses
+RowsLoss = Callable[[Tensor, Tensor], Tensor]
+
+#: strengths tried, times the number of features: from hardly any to next to nothing left
+STRENGTHS = tuple(10 ** (power / 2) for power in range(6, -7, -1))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """weight (outputs, F), bias (outputs,), and the strength with the cross-validated loss of each that was tried."""
+
+    weight: Tensor
+    bias: Tensor
+    strength: float
+    tried: dict[float, float]
+
+
+def solve(x: Tensor, loss: RowsLoss, outputs: int, intercept: bool, folds: Sequence[Tensor]) -> Solution:
+    """Fit rows x (n, F) float64 with the strength that predicts each of `folds` (rows left out, m_k each) best.
+
+    The score of a strength is the sum over folds of loss(all rows) - loss(rows kept), both at the fit of the rows
+    kept: the loss of the rows left out for a sum over rows, the cross-validated partial likelihood for Cox.
+    """
+    rows, features = x.shape
+    z, back = _own_space(x)
+    everyone = torch.arange(rows)
+    strengths = [strength * features for strength in STRENGTHS]
+    scores = dict.fromkeys(strengths, 0.0)
+    for fold in folds:
+        kept = everyone[~torch.isin(everyone, fold)]
+        start = None
+        for strength in strengths:  # from strong to weak: each starts where the one before it ended
+            start = _fit(z, kept, loss, outputs, intercept, strength, start)
+            logits = _logits(z, start, outputs, intercept)
+            scores[strength] += float(loss(everyone, logits)) - float(loss(kept, logits[kept]))
+    best = min(strengths, key=lambda strength: scores[strength])  # the first, so the strongest, of equals
+    solved = _fit(z, everyone, loss, outputs, intercept, best, None)
+    weight, bias = _split(solved, z.shape[1], outputs, intercept)
+    return Solution(weight @ back.t(), bias, best, {s: score / rows for s, score in scores.items()})
+
+
+def _own_space(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Z (n, r) and an orthonormal back (F, r) with x = z back^T."""
+    u, s, vt = torch.linalg.svd(x, full_matrices=False)
+    keep = s > s.max().clamp_min(1e-300) * 1e-12
+    keep[0] = True
+    return u[:, keep] * s[keep], vt[keep].t()
+
+
+def _fit(
+    z: Tensor, rows: Tensor, loss: RowsLoss, outputs: int, intercept: bool, strength: float, start: np.ndarray | None
+) -> np.ndarray:
+    """The minimum as a flat vector: weights (outputs, r), then the intercepts."""
+    size = outputs * z.shape[1]
+    mine = z[rows]
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        at = torch.from_numpy(flat).requires_grad_()
+        weight = at[:size]
+        value = loss(rows, _logits(mine, at, outputs, intercept)) + strength / 2 * weight.square().sum()
+        (slope,) = torch.autograd.grad(value, at)
+        return float(value.detach()), slope.numpy()
+
+    first = np.zeros(size + (outputs if intercept else 0)) if start is None else start
+    options = {"maxiter": 2000, "ftol": 1e-13, "gtol": 1e-7}
+    return np.asarray(minimize(objective, first, method="L-BFGS-B", jac=True, options=options).x, dtype=np.float64)
+
+
+def _logits(z: Tensor, flat: Tensor | np.ndarray, outputs: int, intercept: bool) -> Tensor:
+    weight, bias = _split(flat, z.shape[1], outputs, intercept)
+    return z @ weight.t() + bias
+
+
+def _split(flat: Tensor | np.ndarray, width: int, outputs: int, intercept: bool) -> tuple[Tensor, Tensor]:
+    at = flat if isinstance(flat, Tensor) else torch.from_numpy(flat)
+    bias = at[outputs * width :] if intercept else at.new_zeros(outputs)
+    return at[: outputs * width].view(outputs, width), bias

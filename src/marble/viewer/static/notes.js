@@ -1,0 +1,36 @@
+// The note on a slide: read when the page opens, written when asked to, never over somebody else's.
+
+import { ask } from "/static/api.js";
+
+export async function startNote(key) {
+  const form = document.getElementById("note");
+  if (!form) return;
+  const text = document.getElementById("note-text");
+  const button = form.querySelector("button");
+  const said = document.getElementById("note-said");
+  const path = `/api/slides/${key}/note`;
+  let seen = await ask(path);
+  text.value = seen.text;
+  said.textContent = when(seen);
+  text.disabled = button.disabled = false;
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    try {
+      seen = await ask(path, {
+        method: "POST",
+        headers: { "content-type": "application/json", "x-marble-note": "1" },
+        body: JSON.stringify({ text: text.value, seen: seen.text }),
+      });
+      text.value = seen.text;
+      said.textContent = when(seen) || "removed";
+    } catch (error) {
+      said.textContent = `not saved: ${error.message}`;
+    }
+    button.disabled = false;
+  });
+}
+
+function when(note) {
+  return note.at ? `saved ${new Date(note.at).toLocaleString()}` : "";
+}

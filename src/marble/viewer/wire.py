@@ -1,0 +1,83 @@
+"""The connection below the application: nobody can hold it open by sending headers slowly, or by opening many.
+
+uvicorn waits for a request's headers as long as they take, so a thousand half-sent ones would keep everybody out. Here
+a header has a few seconds; of one address only so many connections may be without a request, the oldest makes room for
+the newest; and beyond a total, whoever asks is told when to come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from marble.viewer.security import answer
+
+HEADER_S = 5.0
+WAITING_PER_ADDRESS = 64
+OPEN_PER_ADDRESS = 768
+OPEN_IN_ALL = 1024
+RETRY_AFTER_S = "5"
+
+
+class Wire(H11Protocol):
+    """HTTP/1.1 with a time limit for headers and limits on connections."""
+
+    #: connections without a request, oldest first, by address
+    waiting: dict[str, OrderedDict[Wire, None]] = {}  # noqa: RUF012  shared by all connections of the process
+
+    _timer: asyncio.TimerHandle | None = None
+    _address = ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._address = self.client[0] if self.client else ""
+        near = sum(1 for one in self.connections if isinstance(one, Wire) and one._address == self._address)
+        if near > OPEN_PER_ADDRESS or len(self.connections) > OPEN_IN_ALL:
+            self.app = turned_away
+        if len(self.connections) > 2 * OPEN_IN_ALL:
+            transport.abort()  # too many even to be told
+            return
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waits_no_more()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._waits_no_more()
+        elif self._timer is None and not self.transport.is_closing():
+            self._wait()  # the beginning of a further header
+
+    def _wait(self) -> None:
+        self._timer = self.loop.call_later(HEADER_S, self._give_up)
+        line = self.waiting.setdefault(self._address, OrderedDict())
+        line[self] = None
+        if len(line) > WAITING_PER_ADDRESS:
+            oldest = next(iter(line))
+            oldest._give_up()
+
+    def _waits_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        line = self.waiting.get(self._address)
+        if line is not None:
+            line.pop(self, None)
+            if not line:
+                del self.waiting[self._address]
+
+    def _give_up(self) -> None:
+        self._waits_no_more()
+        self.transport.abort()
+
+
+async def turned_away(_: Scope, __: Receive, send: Send) -> None:
+    """What a client hears when there are too many connections."""
+    head: dict[str, Any] = {"retry-after": RETRY_AFTER_S, "connection": "close", "cache-control": "no-store"}
+    await answer(send, 503, "busy: try again in a moment", head)

@@ -1,0 +1,203 @@
+"""Whatever is wrong, the user gets one line that says what, where and what next, and an exit code that scripts know."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import marble.cli
+from marble.cli.outcomes import Stopped, explain
+from marble.errors import InputError
+from tests.cli.commands import READS, WRITES, arguments, loaded_by
+from tests.cli.commands import marble as run
+
+HEAVY = {"torch", "matplotlib", "sklearn", "scipy", "cv2", "numpy", "rich.markdown", "rich.progress"}
+
+
+def _one_line(text: str) -> str:
+    assert "Traceback" not in text
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+def test_a_missing_path_is_one_line_before_anything_heavy_is_loaded(tmp_path: Path) -> None:
+    ended, modules = loaded_by([arguments(verb, tmp_path / "none", tmp_path / "out") for verb in READS])
+    for verb, done in zip(READS, ended, strict=True):
+        assert done.code == 2, verb
+        line = _one_line(done.err)
+        assert line.startswith(f"error: {tmp_path / 'none'}: no such "), line
+        assert line.count(str(tmp_path / "none")) == 1  # said once
+    assert not modules & HEAVY
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_output_that_cannot_be_is_one_line_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "given").write_text("a = 1\n")
+    (tmp_path / "folder").mkdir()
+    reads_files = ("split", "run", "import-checkpoint", "bench")
+    commands = [
+        arguments(verb, tmp_path / ("given" if verb in reads_files else "folder"), tmp_path / "file" / "out")
+        for verb in WRITES
+    ]
+    ended, modules = loaded_by(commands)
+    for verb, done in zip(WRITES, ended, strict=True):
+        assert done.code == 2, verb
+        line = _one_line(done.err)
+        assert f"{tmp_path / 'file'}: this is a file, not a folder" in line
+        assert "Choose another --" in line
+    assert not modules & HEAVY
+
+
+@pytest.mark.parametrize("verb", READS)
+def test_an_empty_file_is_one_line(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").write_bytes(b"")
+    done = run(*arguments(verb, tmp_path / "empty.toml", tmp_path / "out"))
+    assert done.code in (1, 2)
+    line = _one_line(done.err)
+    assert "empty.toml" in line
+    assert not line.startswith("this is a bug")
+
+
+@pytest.mark.parametrize("verb", READS)
+def test_an_empty_folder_is_one_line(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    done = run(*arguments(verb, tmp_path / "folder", tmp_path / "out"))
+    assert done.code == 2
+    assert _one_line(done.err).startswith("error: ")
+
+
+@pytest.mark.parametrize("verb", READS)
+def test_a_file_of_the_wrong_kind_is_one_line(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "noise.bin").write_bytes(bytes(range(256)) * 8)
+    done = run(*arguments(verb, tmp_path / "noise.bin", tmp_path / "out"))
+    assert done.code in (1, 2)
+    line = _one_line(done.err)
+    assert not line.startswith("this is a bug")
+    assert "noise.bin" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("extrat",), "No such command 'extrat'"),
+        (("extract",), "Missing argument 'sources'. See `marble extract --help`"),
+        (("extract", ".", "--store", "s", "--workers", "two"), "Invalid value for '--workers'"),
+        (("extract", ".", "--store", "s", "--wrokers", "2"), "No such option: --wrokers"),
+        (("extract", ".", "--store", "s", "--magnifications", "0,10"), "magnifications and mpps must be positive"),
+        (("extract", ".", "--store", "s", "--magnifications", "nan"), "finite number"),
+        (("extract", ".", "--store", "s", "--magnifications", "5,20", "--set", "tisue.x=1"), "did you mean 'tissue'?"),
+        (("extract", ".", "--store", "s", "--magnifications", "5,20", "--set", "batch"), "is not KEY=VALUE"),
+        (("extract", ".", "--store", "s", "--magnifications", "5", "--weights", "a"), "is not ENCODER=FILE"),
+        (("extract", ".", "--store", "s", "--magnifications", "5", "--mpp", "2"), "and not both"),
+        (("import", "--level", "ten", "--store", "s"), "ten"),
+        (("bench", "modle"), "did you mean 'model'?"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(
+    words: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run(*words)
+    assert done.code == 2
+    assert says in _one_line(done.err)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "no space left on this disk"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "read-only"),
+        (errno.ENOTDIR, "is a file, not a folder"),
+        (errno.EISDIR, "this is a folder"),
+    ],
+)
+def test_what_the_system_refuses_names_the_file_and_the_next_step(
+    number: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), str(tmp_path / "bags"))
+
+    monkeypatch.setattr("marble.verify.verify_path", refuse)
+    done = run("verify", tmp_path)
+    assert done.code == 2
+    line = _one_line(done.err)
+    assert line.startswith(f"error: {tmp_path / 'bags'}: ")
+    assert says in line
+    assert not line.endswith(says)  # a next step follows
+
+
+def test_no_memory_and_bugs_are_one_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(error: BaseException) -> None:
+        def raising(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr("marble.verify.verify_path", raising)
+
+    fail(MemoryError())
+    assert _one_line(run("verify", tmp_path).err).startswith("error: not enough memory. Use fewer workers")
+    fail(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\n1000 bytes"))
+    assert _one_line(run("verify", tmp_path).err).startswith("error: not enough memory")
+    fail(ZeroDivisionError("division\nby zero"))
+    done = run("verify", tmp_path)
+    assert done.code == 3
+    assert _one_line(done.err).startswith("this is a bug in MARBLE: ZeroDivisionError: division by zero. Please report")
+    assert "MARBLE_DEBUG=1" in done.err
+    monkeypatch.setenv("MARBLE_DEBUG", "1")
+    assert "Traceback" in run("verify", tmp_path).err
+
+
+def test_stopping_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt("3 of 5 are done and kept")
+
+    monkeypatch.setattr("marble.verify.verify_path", stop)
+    done = run("verify", tmp_path)
+    assert done.code == 130
+    assert _one_line(done.err) == "stopped; 3 of 5 are done and kept; start the same command again to go on"
+    assert explain(Stopped()) == ("stopped; start the same command again to go on", 130)
+
+
+WAITS = """
+import sys, time
+from marble.cli import main, paths
+def wait(path):
+    print("waiting", flush=True)
+    time.sleep(60)
+paths.existing_folder = wait
+main(["verify", sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_with_one_line(number: int, code: int, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert _one_line(err) == "stopped; start the same command again to go on"
+
+
+def test_help_loads_nothing_heavy_and_lists_every_verb() -> None:
+    ended, modules = loaded_by([["--help"], [], *([verb, "--help"] for verb in marble.cli.VERBS)])
+    assert all((done.code, done.err) == (0, "") for done in ended)
+    assert not modules & HEAVY
+    assert all(verb in run("--help").out for verb in marble.cli.VERBS)
+
+
+def test_our_own_errors_keep_their_text() -> None:
+    line, code = explain(InputError("two\nlines", where="a.csv, row 3", hint="Mend it"))
+    assert (line, code) == ("error: a.csv, row 3: two lines. Mend it", 2)

@@ -1,0 +1,136 @@
+"""Every setting can be set: each field of each spec by a key of a file and, for an extraction, by `--set` too."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+import marble
+from marble.bags.store import BagStore
+from marble.cli import assemble, slide_options
+from marble.errors import SpecError
+from marble.experiment import ExperimentSpec
+from marble.extract import ExtractSpec, Machine
+from marble.heatmaps.write import HeatmapSpec
+from marble.specs import Spec, read_toml
+from marble.synthetic.slides import write_slide
+from tests.cli.commands import marble as run
+
+#: specs that the program writes for itself; no user sets them
+RECORDS = {
+    "BagRecord", "CaseSpec", "EncoderIdentity", "FitJob", "Geometry", "HeldOut", "LevelCount", "PlannedRun",
+    "Provenance", "SlideIdentity", "Split", "TargetSpec", "TaskSpec",
+}  # fmt: skip
+
+
+def _all_specs() -> set[type[Spec]]:
+    root = Path(marble.__file__).parent
+    for path in root.rglob("*.py"):
+        if "Spec" in path.read_text() and path.stem != "__init__":
+            importlib.import_module(".".join(("marble", *path.relative_to(root).with_suffix("").parts)))
+    found, waiting = set(), [Spec]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind is not Spec and kind.__module__.startswith("marble."):
+            found.add(kind)
+    return found
+
+
+def _inside(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _inside(part)
+
+
+def _tree(root: type[BaseModel]) -> set[type[BaseModel]]:
+    found, waiting = set(), [root]
+    while waiting:
+        kind = waiting.pop()
+        if kind not in found:
+            found.add(kind)
+            waiting += [inner for field in kind.model_fields.values() for inner in _inside(field.annotation)]
+    return found
+
+
+def test_every_spec_is_reached_from_a_file_or_is_a_record() -> None:
+    reached = {kind.__name__ for root in (ExperimentSpec, ExtractSpec) for kind in _tree(root)}
+    assert {kind.__name__ for kind in _all_specs()} - reached <= RECORDS
+    assert not reached & RECORDS
+
+
+def _leaves(kind: type[BaseModel], value: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, field in kind.model_fields.items():
+        inner = [found for found in _inside(field.annotation) if isinstance(value.get(name), dict)]
+        if inner:
+            yield from _leaves(inner[0], value[name], f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value.get(name)
+
+
+FULL = ExtractSpec.parse({"pyramid": {"magnifications": (5, 20), "coverage": (0.1, 0.2)}, "encoders": ("colour",)})
+
+
+@pytest.mark.parametrize(("key", "value"), list(_leaves(ExtractSpec, FULL.model_dump(mode="json"))))
+def test_every_setting_of_an_extraction_by_set_and_by_file(key: str, value: Any, tmp_path: Path) -> None:
+    path = tmp_path / "spec.toml"
+    path.write_text(FULL.to_toml())
+    assert read_toml(path) == tomllib.loads(FULL.to_toml())
+    given: dict[str, Any] = {
+        "magnifications": None,
+        "mpp": None,
+        "tile_px": None,
+        "coverage": None,
+        "allow_upsample": None,
+    }
+    said = slide_options.settings(path, [f"{key}={json.dumps(value)}"], **given)
+    assert slide_options.extract_spec(said, path) == FULL  # the key exists, and its value is what it was
+    with pytest.raises(SpecError, match="unknown key"):
+        slide_options.extract_spec(slide_options.settings(path, [f"{key}x=1"], **given), path)
+
+
+def test_flags_win_over_set_and_set_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "spec.toml"
+    path.write_text(FULL.to_toml())
+    given: dict[str, Any] = {"mpp": None, "coverage": "0.5", "allow_upsample": True, "magnifications": "2.5,10"}
+    pairs = ["batch=3", "pyramid.tile_px=64", "tissue.pen_marks=false", "dtype=float32"]
+    spec = slide_options.extract_spec(
+        slide_options.settings(path, pairs, tile_px=128, encoder="lite0", batch=7, **given), path
+    )
+    assert spec.pyramid.magnifications == (2.5, 10)
+    assert spec.pyramid.coverage == (0.5, 0.5)
+    assert (spec.pyramid.tile_px, spec.batch, spec.tissue.pen_marks, spec.dtype) == (128, 7, False, "float32")
+    assert spec.encoders == ("lite0",)
+    assert spec.pyramid.allow_upsample
+
+
+def test_a_store_made_by_its_own_spec_file_is_the_same_store(tmp_path: Path) -> None:
+    write_slide(tmp_path / "a.tiff", (1536, 1280), mpp=0.5, seed=1)
+    words = ("extract", tmp_path / "a.tiff", "--store", tmp_path / "bags")
+    first = run(*words, "--magnifications", "5,20", "--encoder", "colour", "--set", "tissue.min_chroma=4", "--batch", 8)
+    assert first.code == 0, first.err
+    (store,) = (tmp_path / "bags").iterdir()
+    assert run(*words, "--spec", store / "extract.toml").code == 0
+    assert list((tmp_path / "bags").iterdir()) == [store]
+    notes = BagStore(store).load("a").provenance.notes["extract"]
+    assert (notes["tissue"]["min_chroma"], notes["batch"]) == (4.0, 8)
+
+
+def _options(verb: str) -> set[str]:
+    command = next(one for one in assemble(verb).registered_commands if one.name == verb)
+    assert command.callback is not None
+    return set(command.callback.__annotations__)
+
+
+def test_machine_and_heatmap_settings_are_flags() -> None:
+    assert {field.name for field in fields(Machine)} <= _options("extract")
+    assert {field.name for field in fields(HeatmapSpec)} <= _options("heatmap")

@@ -1,0 +1,78 @@
+"""What the terminal shows: tables that fit, lines that stay sparse, lengths of time."""
+
+from __future__ import annotations
+
+import pytest
+
+from marble.cli import terminal
+
+HEADER = ["Model", "AUC", "Accuracy", "p (AUC)", "Recipe", "Parameters"]
+ROWS = [
+    ["marble", "0.812 ± 0.050 [0.710, 0.901]", "0.755 ± 0.031 [0.700, 0.800]", "reference", "common", "1,234,567"],
+    [
+        "abmil, a long name of a model",
+        "0.790 ± 0.050 [0.690, 0.880]",
+        "0.744 ± 0.020 [0.690, 0.790]",
+        "0.041",
+        "authors",
+        "9",
+    ],
+]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_results_table_fits_the_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    terminal.console.cache_clear()
+    terminal.results(HEADER, ROWS)
+    terminal.console.cache_clear()
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    table = [line for line in lines if not line.startswith("Not shown")]
+    assert max(map(len, table)) <= width
+    assert "|" not in out  # not raw markdown
+    assert "0.812 ± 0.050" in out
+    assert "[0.710, 0.901]" in out
+    hidden = [name for name in HEADER if not any(name.split(" (")[0] in line for line in table)]
+    if hidden:
+        assert f"Not shown for want of room: {', '.join(hidden)}" in out
+    assert (width == 200) == (not hidden) or width == 100
+
+
+def test_a_long_item_says_where_it_is_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    bar = terminal._Lines("extracting", 3, clock=lambda: now[0])
+    for second in range(70):
+        now[0] = float(second)
+        bar.within(second, 70, f"a: {second} of 70 tiles")
+    bar("a: ok")
+    assert capsys.readouterr().out.splitlines() == [
+        "[0/3] under way: a: 30 of 70 tiles",
+        "[0/3] under way: a: 60 of 70 tiles",
+        "[1/3] a: ok",
+    ]
+
+
+def test_progress_says_what_is_kept_when_it_is_stopped() -> None:
+    def stopped() -> None:
+        with terminal.progress("extracting", 3) as bar:
+            bar("a: ok")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="1 of 3 are done and kept"):
+        stopped()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(0, "0 s"), (59.4, "59 s"), (61, "1 min 01 s"), (3700, "1 h 01 min"), (float("inf"), "?"), (float("nan"), "?")],
+)
+def test_lengths_of_time(seconds: float, says: str) -> None:
+    assert terminal.duration(seconds) == says
+
+
+def test_an_item_is_named_once() -> None:
+    assert terminal.blamed("a/b.svs", "a/b.svs: no\nsuch file") == "a/b.svs: no such file"
+    assert terminal.blamed("a/b.svs", "no such file") == "a/b.svs: no such file"

@@ -1,0 +1,111 @@
+"""`marble.fit` and what it returns, as a notebook would use them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import marble
+from marble.errors import InputError
+from tests.door.making import planted_bag, two_classes
+
+QUICK: dict[str, Any] = {"epochs": 3, "warmup": 0, "lr": 3e-3, "orders": 2}
+
+
+def test_fit_predict_attention_and_plot(tmp_path: Path) -> None:
+    bags, labels = two_classes()
+    run = marble.fit(bags, labels, "abmil", folder=tmp_path, test=["s00", "s01"], **QUICK)
+    assert set(run.validation) >= {"auc", "accuracy"}
+    answer = run.predict(bags[0])
+    assert answer.membership.part == "test"
+    assert set(answer.readout) == {"p_benign", "p_tumour"}
+    assert [one.label for one in run.predict(bags[:4])] == labels[:4]
+    table = run.attention(bags[3])
+    assert {len(column) for column in table.values()} == {20}
+    for level in (0, 1):
+        assert table["attention"][table["level"] == level].sum() == pytest.approx(1)
+    assert len(run.plot(bags[3]).axes) == 2
+    again = marble.Run(run.folder)
+    assert torch.equal(again.predict(bags[5]).prediction.logits, run.predict(bags[5]).prediction.logits)
+
+
+def test_marble_itself_and_a_store(tmp_path: Path) -> None:
+    bags, labels = two_classes(16)
+    store = marble.BagStore(tmp_path / "store")
+    for bag in bags:
+        store.save(bag)
+    assert (len(store), [bag.slide_id for bag in store]) == (16, [f"s{k:02d}" for k in range(16)])
+    assert store.dataset(["s03"])[0].slide_id == "s03"
+    named = dict(zip(store.slide_ids(), labels, strict=True))
+    run = marble.fit(store, named, folder=tmp_path / "run", d_state=4, headdim=4, **QUICK)
+    assert run.record["model"]["name"] == "marble"
+    assert len(run.predict(tmp_path / "store")) == 16
+
+
+def test_arrays_for_models_of_one_level() -> None:
+    bags, labels = two_classes()
+    arrays = [bag.finest.features.numpy() for bag in bags]
+    run = marble.fit(arrays, np.array([label == "tumour" for label in labels], dtype=int), "mean", **QUICK)
+    assert run.record["task"]["classes"] == ["0", "1"]
+    assert run.predict(arrays[1]).label == "1"
+    model = marble.build("mean", 6, 2).eval()
+    assert torch.equal(model(torch.as_tensor(arrays[0])).logits, model([bags[0], bags[1]])[0].logits)
+
+
+def test_survival_from_pairs_and_from_structured_arrays() -> None:
+    bags = [planted_bag(f"s{k:02d}", k / 4 - 3) for k in range(24)]
+    times = [float(30 - k) for k in range(24)]
+    events = [k % 3 > 0 for k in range(24)]
+    pairs = marble.fit(bags, list(zip(times, events, strict=True)), "probe")
+    structured = np.array(list(zip(events, times, strict=True)), dtype=[("event", "?"), ("time", "<f8")])
+    arrays = marble.fit(bags, structured, "probe")
+    risks = [run.predict(bags[20]).readout["risk"] for run in (pairs, arrays)]
+    assert risks[0] == risks[1]
+    assert pairs.predict(bags[23]).readout["risk"] > pairs.predict(bags[0]).readout["risk"]
+
+
+def test_bags_of_one_patient_are_never_in_two_parts(tmp_path: Path) -> None:
+    bags, labels = two_classes(24)
+    patients = [f"p{k % 12:02d}" for k in range(24)]  # two slides each, of one class
+    run = marble.fit(bags, labels, "mean", groups=patients, folder=tmp_path, validation=0.3, **QUICK)
+    where = {bag.slide_id: run.predict(bag).membership.part for bag in bags}
+    assert all(where[f"s{k:02d}"] == where[f"s{k + 12:02d}"] for k in range(12))
+    assert set(where.values()) == {"train", "val"}
+
+
+def test_no_setting_of_torch_is_left_changed() -> None:
+    bags, labels = two_classes(16)
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    marble.fit(bags, labels, "mean", threads=1, **QUICK)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"targets": ["a"]}, "1 targets for 16 bags"),
+        ({"targets": {"s00": "a"}}, "targets lacks 's01'"),
+        ({"targets": [0.5] * 16}, 'Say task="regression"'),
+        ({"targets": [None] * 16}, "neither a class"),
+        ({"task": "survival"}, "the targets are for classification"),
+        ({"model": "abmli"}, "abmil"),
+        ({"epoch": 3}, "epochs"),
+        ({"test": ["nobody"]}, "patient 'nobody' of `test` has no bag"),
+        ({"bags": []}, "no bags"),
+        ({"groups": ["p"] * 16}, "several targets"),
+    ],
+)
+def test_what_cannot_be_fitted_is_said_in_one_line(change: dict[str, Any], message: str) -> None:
+    bags, labels = two_classes(16)
+    arguments: dict[str, Any] = {"bags": bags, "targets": labels, "model": "mean", **change}
+    with pytest.raises(InputError) as refused:
+        marble.fit(**arguments)
+    assert message in str(refused.value)

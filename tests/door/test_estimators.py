@@ -1,0 +1,82 @@
+"""The estimators keep scikit-learn's contract, as far as bags allow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
+
+from marble import MarbleClassifier, MarbleRegressor, MarbleSurvival
+from tests.door.making import planted_bag, two_classes
+
+ESTIMATORS = (MarbleClassifier, MarbleSurvival, MarbleRegressor)
+QUICK: dict[str, Any] = {"epochs": 2, "lr": 3e-3, "options": {"warmup": 0, "orders": 2}}
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_parameters_are_kept_cloned_and_set(kind: type[Any]) -> None:
+    estimator = kind(model="abmil", lr=1e-3, options={"hidden": 8})
+    copy = clone(estimator)
+    assert copy is not estimator
+    assert copy.get_params() == estimator.get_params()
+    assert copy.set_params(lr=2e-3).lr == 2e-3
+    assert estimator.lr == 1e-3
+    assert "MarbleC" in repr(MarbleClassifier(lr=1e-3))
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_nothing_is_predicted_before_a_fit(kind: type[Any]) -> None:
+    with pytest.raises(NotFittedError):
+        kind().predict([planted_bag("s", 0.0)])
+
+
+def test_a_classifier() -> None:
+    bags, labels = two_classes()
+    fitted = MarbleClassifier("abmil", **QUICK).fit(bags, labels)
+    assert is_classifier(fitted)
+    assert fitted.classes_.tolist() == ["benign", "tumour"]
+    assert fitted.n_features_in_ == 6
+    p = fitted.predict_proba(bags)
+    assert p.shape == (24, 2)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    called = fitted.predict(bags)
+    assert fitted.score(bags, labels) == accuracy_score(labels, called) == 1.0
+    np.testing.assert_array_equal(called, fitted.classes_[p.argmax(axis=1)])
+
+
+def test_classes_that_are_numbers_keep_their_order() -> None:
+    bags, labels = two_classes()
+    numbers = [10 if label == "tumour" else 9 for label in labels]  # as text, "10" comes before "9"
+    fitted = MarbleClassifier("mean", **QUICK).fit(bags, numbers)
+    assert fitted.classes_.tolist() == [9, 10]
+    p = fitted.predict_proba(bags)
+    np.testing.assert_array_equal(fitted.predict(bags), fitted.classes_[p.argmax(axis=1)])
+    assert fitted.score(bags, numbers) == 1.0
+
+
+def test_survival() -> None:
+    bags = [planted_bag(f"s{k:02d}", k / 4 - 3) for k in range(24)]
+    y = [(float(30 - k), k % 3 > 0) for k in range(24)]
+    assert MarbleSurvival("probe").fit(bags, y).score(bags, y) > 0.9
+
+
+def test_a_grid_over_the_drop_rate_with_grouped_folds() -> None:
+    bags, labels = two_classes(24)
+    patients = [f"p{k % 12:02d}" for k in range(24)]
+    small = {"options": {"warmup": 0, "orders": 1, "d_state": 4, "headdim": 4}, "epochs": 1, "lr": 3e-3}
+    grid = GridSearchCV(MarbleClassifier(**small), {"drop_rate": [0.0, 0.3]}, cv=GroupKFold(3), refit=False)
+    grid.fit(bags, labels, groups=patients)
+    assert [row["drop_rate"] for row in grid.cv_results_["params"]] == [0.0, 0.3]
+    assert np.isfinite(grid.cv_results_["mean_test_score"]).all()
+
+
+def test_cross_validation_by_patient() -> None:
+    bags, labels = two_classes(24)
+    patients = [f"p{k % 12:02d}" for k in range(24)]
+    scores = cross_val_score(MarbleClassifier("probe"), bags, labels, groups=patients, cv=GroupKFold(3))
+    assert scores.tolist() == [1.0, 1.0, 1.0]

@@ -1,0 +1,70 @@
+"""Several runs together: the mean of their logits, their spread, and nobody's training slide passed off as new."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from marble.bags.store import BagStore
+from marble.cli import assemble
+from marble.prediction import Predictor
+from marble.synthetic.bags import BagRecipe, make_burden_bag
+from marble.training.run import execute
+from tests.training.jobs import plan
+
+
+def _marble(*arguments: object) -> Result:
+    return CliRunner().invoke(assemble(), [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three repeats of a classifier and one of a survival model, and a store of two new slides."""
+    root = tmp_path_factory.mktemp("ensemble")
+    planned = plan(root / "classes", epochs=1)
+    for one in planned[:3]:
+        execute(one)
+    execute(plan(root / "survival", "survival", epochs=1)[0])
+    new = BagStore(root / "new")
+    for number in range(2):
+        new.save(make_burden_bag(f"new-{number}", 0.3, BagRecipe(), seed=7))
+    (root / "cohort").symlink_to(Path(planned[0].job.store))
+    (root / "model").symlink_to(Path(planned[0].folder).parent)
+    (root / "other").symlink_to(next((root / "survival" / "out").rglob("run.json")).parent)
+    return root
+
+
+def test_repeats_answer_together(runs: Path, tmp_path: Path) -> None:
+    said = _marble("predict", runs / "model", runs / "new", "--out", tmp_path / "said.csv")
+    assert said.exit_code == 0, said.output
+    assert "3 runs together" in said.output
+    store = BagStore(runs / "new")
+    predictors = [Predictor(folder.parent) for folder in sorted((runs / "model").glob("*/run.json"))]
+    for row in csv.DictReader((tmp_path / "said.csv").open()):
+        each = [predictor.answer(store.load(row["slide_id"])) for predictor in predictors]
+        # Two classes: the mean log odds of the calibrated probabilities.
+        odds = np.mean([np.log(a.readout["p_positive"]) - np.log(a.readout["p_negative"]) for a in each])
+        assert float(row["p_positive"]) == pytest.approx(1 / (1 + np.exp(-odds)), rel=1e-12)
+        called = "positive" if odds > 0 else "negative"
+        assert row["predicted"] == called
+        assert float(row["member_sd"]) == pytest.approx(np.std([a.readout[f"p_{called}"] for a in each], ddof=1))
+        assert (row["members"], row["part"]) == ("3", "new")
+
+
+def test_a_training_slide_of_any_member_is_one_of_all(runs: Path, tmp_path: Path) -> None:
+    said = _marble("predict", runs / "model", runs / "cohort", "--out", tmp_path / "said.csv")
+    assert said.exit_code == 1
+    assert "of 3 members" in said.output
+    parts = {row["part"] for row in csv.DictReader((tmp_path / "said.csv").open())}
+    assert parts == {"train"}  # of four folds, every slide was trained on in two of them
+
+
+def test_runs_that_do_not_belong_together_are_refused(runs: Path) -> None:
+    mixed = _marble("predict", runs / "model" / "0", runs / "new", "--with", runs / "other")
+    assert "another task than the other runs: survival, not classification" in str(mixed.exception)
+    empty = _marble("predict", runs / "new", runs / "new")
+    assert "no finished run here" in str(empty.exception)

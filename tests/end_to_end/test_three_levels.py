@@ -1,0 +1,230 @@
+"""Three levels and routing, as a user meets them: drawn slides, the command line, and what the reader was asked for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from marble.bags.store import BagStore
+from marble.cli import assemble
+from marble.errors import MarbleError
+from marble.slides.slide import Slide
+from marble.synthetic.slides import Planted, write_slide
+from marble.viewer.app import create_app
+from marble.viewer.registry import build_registry, key_of
+from tests.viewer.client import get
+
+EXPERIMENT = """
+cohort = "cohort.csv"
+task = "classification"
+bags = { store = "bags" }
+split = { scheme = "kfold", folds = 4, repeats = 1 }
+train = { epochs = 1, warmup = 0, lr = 1e-3, orders = 2, val_orders = 1 }
+models = [{ name = "marble", d_state = 8, label = "marble" }]
+"""
+LATTICE = ("--magnifications", "5,10,20", "--tile-px", "64", "--encoder", "colour")
+
+
+def _marble(*arguments: object) -> Result:
+    return CliRunner().invoke(assemble(), [str(argument) for argument in arguments])
+
+
+def _ok(*arguments: object) -> Result:
+    done = _marble(*arguments)
+    assert done.exit_code == 0, f"{done.output}\n{done.exception}"
+    return done
+
+
+@dataclass(frozen=True)
+class World:
+    """Slides, their bags at three magnifications, and one trained and routed run."""
+
+    root: Path
+    store: BagStore
+    run: Path
+
+    def slide(self, number: int) -> Path:
+        return self.root / "slides" / f"P{number:02d}.tiff"
+
+    def ask(self, out: Path, *arguments: object) -> dict[str, dict[str, str]]:
+        _ok("predict", self.run, *arguments, "--out", out, "--allow-training-slides")
+        return {row["slide_id"]: row for row in csv.DictReader(out.open())}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    root = tmp_path_factory.mktemp("three")
+    rows = ["case_id,slide_id,label"]
+    for number in range(12):
+        lesion = [Planted("lesion", (300, 250, 320, 320))] if number % 2 else []
+        write_slide(
+            root / "slides" / f"P{number:02d}.tiff", (1024, 768), mpp=0.5, seed=number, planted=lesion, pieces=1
+        )
+        rows.append(f"P{number:02d},P{number:02d},{'tumour' if number % 2 else 'benign'}")
+    (root / "cohort.csv").write_text("\n".join(rows) + "\n")
+    (root / "three.toml").write_text(EXPERIMENT)
+    _ok("extract", root / "slides", "--store", root / "bags", *LATTICE)
+    (store,) = [path.parent for path in (root / "bags").rglob("store.json")]
+    _ok("run", root / "three.toml", "--out", root / "runs")
+    run = root / "runs" / "three" / "marble" / "0"
+    _ok("route", run, "--bags", store, "--tolerance", "0.05", "--budgets", "0.25,0.5")
+    return World(root, BagStore(store), run)
+
+
+@dataclass
+class Reader:
+    """What was asked of the slides: how many pixels of the slide's own plane, as boxes."""
+
+    boxes: list[tuple[int, int, int]]  # width and height in level-0 pixels, width of the picture
+
+    def finest_area(self) -> int:
+        """Level-0 pixels that were read at full resolution."""
+        return sum(width * height for width, height, out_px in self.boxes if out_px == width)
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
+    seen = Reader([])
+    real = Slide.read
+
+    def read(self: Slide, l0_box: Any, out_px: Any, *rest: Any, **more: Any) -> Any:
+        _left, _top, width, height = l0_box
+        seen.boxes.append((int(width), int(height), int(out_px[0])))
+        return real(self, l0_box, out_px, *rest, **more)
+
+    monkeypatch.setattr(Slide, "read", read)
+    return seen
+
+
+def test_bags_runs_and_reports_have_three_levels(world: World) -> None:
+    bag = world.store.load("P00")
+    assert bag.depth == 3
+    assert [level.ratio for level in bag.levels] == [None, 2, 2]
+    assert json.loads((world.run / "run.json").read_text())["model"]["options"]["levels"] == 3
+    page = (world.root / "runs" / "three" / "report" / "index.html").read_text()
+    assert "marble" in page
+    assert _marble("verify", world.root).exit_code == 0
+
+
+def test_heatmaps_have_a_picture_for_each_level(world: World, tmp_path: Path) -> None:
+    _ok("heatmap", world.run, world.slide(1), "--out", tmp_path, "--size", "256", "--top", "2")
+    names = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+    for level in range(3):
+        assert any(f"level{level}" in name or f"level-{level}" in name for name in names), names
+
+
+def test_the_viewer_has_a_map_for_each_level(world: World) -> None:
+    registry = build_registry(world.root / "runs", world.root / "slides", world.store.root)
+    app, slide = create_app(registry), key_of("slide", "P01")
+    lattice = get(app, f"/api/slides/{slide}").json()
+    assert len(lattice["levels"]) == 3
+    run = next(entry.key for entry in registry.runs.values() if entry.model == "marble")
+    for mode, levels in (("attention", [0, 1, 2]), ("gradient", [0, 1, 2]), ("occlusion", [0])):
+        body = get(app, f"/api/slides/{slide}/runs/{run}/{mode}").json()
+        assert [one["level"] for one in body["maps"]] == levels
+        for one in body["maps"]:
+            assert len(one["values"]) * 2 == len(lattice["levels"][one["level"]]["cells"])
+
+
+def test_budget_one_is_bitwise_the_unrouted_model(world: World, tmp_path: Path) -> None:
+    plain = world.ask(tmp_path / "plain.csv", world.store.root)
+    whole = world.ask(tmp_path / "whole.csv", world.store.root, "--budget", "1.0")
+    routed = world.ask(tmp_path / "routed.csv", world.store.root, "--routed", "--budget", "1.0")
+    assert plain == whole
+    for slide, row in plain.items():
+        tiles = routed[slide].pop("fine_tiles")
+        assert routed[slide] == row  # to the last digit
+        assert int(tiles) == len(world.store.load(slide).finest)
+
+
+def test_a_slide_and_its_bag_are_routed_alike(world: World, tmp_path: Path) -> None:
+    for budget in ("0.25", "0.5"):
+        from_bag = world.ask(tmp_path / "bag.csv", world.store.root, "--budget", budget)["P01"]
+        from_slide = world.ask(tmp_path / "slide.csv", world.slide(1), "--budget", budget)["P01"]
+        assert from_slide == from_bag
+        assert int(from_bag["fine_tiles"]) <= max(4, float(budget) * len(world.store.load("P01").finest))
+
+
+def test_tiles_that_are_not_kept_are_never_read(world: World, tmp_path: Path, reader: Reader) -> None:
+    tiles = len(world.store.load("P03").finest)
+    world.ask(tmp_path / "a.csv", world.slide(3), "--budget", "1.0")
+    assert reader.finest_area() == tiles * 64 * 64
+    reader.boxes.clear()
+    row = world.ask(tmp_path / "b.csv", world.slide(3), "--budget", "0.25")["P03"]
+    assert int(row["fine_tiles"]) < 0.5 * tiles
+    assert reader.finest_area() == int(row["fine_tiles"]) * 64 * 64
+
+
+def test_extract_keeps_chosen_branches_in_a_folder_of_their_own(world: World, tmp_path: Path) -> None:
+    _ok("extract", world.slide(5), "--store", tmp_path, *LATTICE, "--route", world.run, "--budget", "0.25")
+    (folder,) = [path.parent for path in tmp_path.rglob("store.json")]
+    assert folder.name.startswith(f"{world.store.root.name}-routed-")
+    kept, whole = BagStore(folder).load("P05"), world.store.load("P05")
+    for few, all_of in zip(kept.levels, whole.levels, strict=True):
+        place = {tuple(cell): i for i, cell in enumerate(all_of.cells.tolist())}
+        index = [place[tuple(cell)] for cell in few.cells.tolist()]
+        assert np.array_equal(few.features.numpy(), all_of.features[index].numpy())
+    assert len(kept.finest) < len(whole.finest)
+    said = world.ask(tmp_path / "kept.csv", folder, "--budget", "0.25")["P05"]
+    assert said == world.ask(tmp_path / "whole.csv", world.store.root, "--budget", "0.25")["P05"]
+    _ok("extract", world.slide(5), "--store", tmp_path, *LATTICE, "--route", world.run, "--budget", "0.5")
+    assert len(list(tmp_path.rglob("store.json"))) == 2  # another choice, another folder
+    assert _marble("verify", tmp_path).exit_code == 0
+
+
+def test_the_seal_of_the_routing(world: World, tmp_path: Path) -> None:
+    record = json.loads((world.run / "routing.json").read_text())
+    assert [point["budget"] for point in record["curve"]] == [0.25, 0.5, 1.0]
+    assert all(0 < point["share"] <= 1 for point in record["curve"])
+    assert record["curve"][-1]["share"] == 1
+    assert record["budget"] in (0.25, 0.5, 1.0)
+    copy = tmp_path / "copy"
+
+    def broken(file: str, change: Any) -> str:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(world.run, copy)
+        change(copy / file)
+        verdict = _marble("verify", copy)
+        assert verdict.exit_code == 1
+        said = _marble("predict", copy, world.store.root, "--routed")
+        assert isinstance(said.exception, MarbleError)
+        return str(said.exception)
+
+    def other_budget(path: Path) -> None:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"budget": 0.125}))
+
+    assert "routing.json: changed since it was written" in broken("routing.json", other_budget)
+    assert "routing.safetensors: missing or changed" in broken("routing.safetensors", Path.unlink)
+
+    def other_run(path: Path) -> None:  # the router of one fold beside the model of another
+        shutil.rmtree(copy)
+        shutil.copytree(world.run.parent / "1", copy)
+        for name in ("routing.json", "routing.safetensors"):
+            shutil.copy(world.run / name, copy / name)
+
+    assert "routing.json: made for another run" in broken("routing.json", other_run)
+
+
+def test_what_cannot_be_routed_is_said_in_one_line(world: World, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(world.run, copy)
+    (copy / "routing.json").unlink()
+    for arguments, says in (
+        (("predict", copy, world.store.root, "--budget", "0.25"), "this run has no router. Make it with `marble route"),
+        (("predict", world.run, world.store.root, "--budget", "1.5"), "budget must be more than 0 and at most 1"),
+        (("extract", world.slide(0), "--store", tmp_path, *LATTICE, "--budget", "0.5"), "Give --route RUN too"),
+        (("route", world.run, "--bags", tmp_path), "not a store of bags"),
+        (("route", world.run, "--bags", world.store.root, "--budgets", "a"), "not a list of shares"),
+        (("route", world.run, "--bags", world.store.root, "--tolerance", "-1"), "must not be negative"),
+    ):
+        said = _marble(*arguments)
+        assert isinstance(said.exception, MarbleError), said.output
+        assert says in str(said.exception)

@@ -1,0 +1,94 @@
+"""What history and record say of a training, and small bags in groups."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marble.bags.store import BagStore
+from marble.models import build
+from marble.synthetic.bags import BagRecipe, make_burden_bag
+from marble.training.fit import fit
+from marble.training.loop import TrainingLoop
+from marble.training.optim import Optimizer
+from marble.training.run import execute
+from tests.training.jobs import plan, with_recipe
+
+
+def test_the_history_holds_the_learning_rate_that_was_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = plan(tmp_path, epochs=4)[0]
+    planned = with_recipe(planned, schedule="plateau", warmup=0, patience=9)
+    used: list[float] = []
+    original = Optimizer.step
+
+    def watched(self: Any, rate: float) -> None:
+        used.append(rate)
+        original(self, rate)
+
+    monkeypatch.setattr(Optimizer, "step", watched)
+    monkeypatch.setattr("marble.training.loop.plateau_factor", lambda recipe, losses: 0.5 ** len(losses))
+    fit(planned.job, planned.folder)
+    rows = list(csv.DictReader((Path(planned.folder) / "history.csv").open()))
+    steps = len(used) // len(rows)
+    assert [float(row["lr"]) for row in rows] == used[steps - 1 :: steps]
+    assert len(set(used)) == len(rows)  # it fell in every epoch
+
+
+def test_seconds_go_on_where_a_run_was_stopped(tmp_path: Path) -> None:
+    planned = plan(tmp_path)[0]
+    told: list[float] = []
+
+    def stop(event: dict[str, Any]) -> None:
+        told.append(event["seconds"])
+        if event["epoch"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(planned.job, planned.folder, stop)
+    fit(planned.job, planned.folder, lambda event: told.append(event["seconds"]))
+    assert told == sorted(told)
+    assert json.loads((Path(planned.folder) / "fit.json").read_text())["seconds"] == told[-1] > told[1]
+
+
+def test_the_bank_is_primed_whatever_order_bags_are_stored_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that reads tokens in order must not be told the stored one."""
+    planned = plan(tmp_path, "survival", '[{ name = "marble", d_state = 8 }]', patients=16)[0]
+
+    def primed() -> dict[str, torch.Tensor]:
+        torch.manual_seed(0)
+        task = planned.job.bound_task.build()
+        model = build(planned.job.model, planned.job.dim, task.outputs, **planned.job.options)
+        loop = TrainingLoop(planned.job, tmp_path / "unused", task, model, None)
+        loop._prime()
+        return dict(loop.criterion.state())
+
+    before = primed()
+    load = BagStore.load
+
+    def reversed_tokens(self: BagStore, slide_id: str) -> Any:
+        bag = load(self, slide_id)
+        fine = bag.finest
+        assert fine.parent is not None
+        order = torch.arange(len(fine)).flip(0)
+        return bag.with_levels([*bag.levels[:-1], fine.take(order, fine.parent[order])])
+
+    monkeypatch.setattr(BagStore, "load", reversed_tokens)
+    after = primed()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_a_small_bag_in_a_group_stands_in_with_its_main_prediction(tmp_path: Path) -> None:
+    """DTFD splits a bag into pseudo-bags; one of fewer tiles than groups has none of its own."""
+    planned = plan(tmp_path, "survival", '[{ name = "dtfd" }]', train=', risk_set = "group"', epochs=1)[0]
+    store = BagStore(planned.job.store)
+    slide = planned.job.train[0].slides[0]
+    store.save(make_burden_bag(slide, 0.5, BagRecipe(coarse=(2, 2), children=1)))
+    assert len(store.load(slide).finest) < 4
+    record = execute(planned)
+    assert record["fit"]["epochs"] == 1

@@ -1,0 +1,111 @@
+"""Notes: written whole, by our own page only, never over somebody else's, and only where the viewer was told to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from starlette.types import ASGIApp
+
+from marble.viewer.app import create_app
+from marble.viewer.notes import MAX_BODY_BYTES, MAX_CHARACTERS, Notes
+from marble.viewer.registry import build_registry, key_of
+from tests.viewer.client import Reply, get
+from tests.viewer.world import World
+
+TOKEN = "a-long-enough-token-of-ours"
+PATH = f"/api/slides/{key_of('slide', 'S1')}/note"
+OURS = {"content-type": "application/json", "x-marble-note": "1"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "notes.json"
+
+
+@pytest.fixture
+def app(world: World, file: Path) -> ASGIApp:
+    return create_app(build_registry(world.runs, world.slides, world.store.root), notes=Notes(file))
+
+
+def write(app: ASGIApp, text: object, seen: object = "", headers: dict[str, str] | None = None) -> Reply:
+    body = json.dumps({"text": text, "seen": seen}).encode()
+    return get(app, PATH, {**OURS, **(headers or {})}, method="POST", body=body)
+
+
+def test_a_note_is_kept_in_the_file_and_read_back(app: ASGIApp, file: Path) -> None:
+    assert get(app, PATH).json() == {"text": "", "at": ""}
+    reply = write(app, "  a fold at the\nupper edge  ")
+    assert (reply.status, reply.json()["text"]) == (200, "a fold at the\nupper edge")
+    assert get(app, PATH).json() == reply.json() == json.loads(file.read_text())["S1"]
+    assert [one.name for one in file.parent.iterdir()] == ["notes.json"]
+    assert write(app, "", seen="a fold at the\nupper edge").status == 200
+    assert json.loads(file.read_text()) == {}
+
+
+def test_nobody_writes_over_what_they_have_not_seen(app: ASGIApp) -> None:
+    assert write(app, "mine").status == 200
+    late = write(app, "theirs", seen="")
+    assert late.status == 409
+    assert "meanwhile" in late.json()["error"]
+    assert get(app, PATH).json()["text"] == "mine"
+    assert write(app, "theirs", seen="mine").status == 200
+
+
+def test_another_page_cannot_write(app: ASGIApp, file: Path) -> None:
+    foreign = [
+        {"content-type": "text/plain"}, {"content-type": "application/x-www-form-urlencoded"}, {"x-marble-note": "0"},
+        {"origin": "http://evil.example"}, {"origin": "null"}, {"origin": "http://127.0.0.1:2"},
+        {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"sec-fetch-site": "none"},
+    ]  # fmt: skip
+    for headers in foreign:
+        assert write(app, "x", headers=headers).status == 403, headers
+    assert write(app, "x", headers={"host": "evil.example"}).status == 421
+    assert not file.exists()
+    assert write(app, "x", headers={"origin": "http://127.0.0.1:1", "sec-fetch-site": "same-origin"}).status == 200
+
+
+def test_it_asks_for_the_token_too(world: World, file: Path) -> None:
+    registry = build_registry(world.runs, world.slides, world.store.root)
+    app = create_app(registry, TOKEN, notes=Notes(file))
+    assert write(app, "x").status == 401
+    assert write(app, "x", headers={"authorization": "Bearer wrong"}).status == 401
+    assert get(app, PATH, OURS, query=f"token={TOKEN}", method="POST").status == 401  # not by the address bar
+    assert not file.exists()
+    assert write(app, "x", headers={"authorization": f"Bearer {TOKEN}"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"null", b"[" * 20_000, b'{"text": 1, "seen": ""}', b'{"text": "a"}', b"\xff\xfe",
+     b'{"text": "a", "seen": "", "more": 1}', b'{"text": "a\\u0000b", "seen": ""}', b'{"text": "\\ud800", "seen": ""}',
+     b'{"text": "\\u202ea", "seen": ""}', json.dumps({"text": "a" * (MAX_CHARACTERS + 1), "seen": ""}).encode()],
+)  # fmt: skip
+def test_what_is_no_note_is_refused(app: ASGIApp, file: Path, body: bytes) -> None:
+    assert get(app, PATH, OURS, method="POST", body=body).status == 422
+    assert not file.exists()
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(app: ASGIApp, file: Path) -> None:
+    assert get(app, PATH, OURS, method="POST", body=b" " * (MAX_BODY_BYTES + 1)).status == 413
+    assert not file.exists()
+
+
+def test_a_damaged_file_is_left_as_it_is(app: ASGIApp, file: Path) -> None:
+    for damage in (b"[]", b'{"S1": "text"}', b'{"S1": {"text": 1, "at": ""}}', b"{"):
+        file.write_bytes(damage)
+        assert get(app, PATH).status == 409
+        assert write(app, "x").status == 409
+        assert file.read_bytes() == damage
+
+
+def test_an_unknown_slide_has_no_note(app: ASGIApp) -> None:
+    assert get(app, "/api/slides/0123456789abcdef/note", OURS, method="POST", body=b"{}").status == 404
+
+
+def test_without_the_option_there_is_nothing_to_write_to(world: World) -> None:
+    app = create_app(build_registry(world.runs, world.slides, world.store.root))
+    assert write(app, "x").status in (404, 405)
+    assert get(app, PATH).status == 404
+    assert b"note-text" not in get(app, f"/slide/{key_of('slide', 'S1')}").body
