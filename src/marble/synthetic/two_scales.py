@@ -33,7 +33,8 @@ TILE_PX = 256
 TILES_PER_REGION = 4  # each way: the coarse level is 5x
 REGION_PX = TILE_PX * TILES_PER_REGION
 REGIONS = (2, 3)  # rows, columns
-MARGIN_PX = REGION_PX  # of glass: a whole region, so that regions and lattice agree
+MARGIN_PX = REGION_PX  # of glass above and left: a whole region, so that regions and lattice agree
+EDGE_PX = TILE_PX  # of glass below and right
 STRUCTURES = 5  # glands or nests in a region
 ATYPICAL_REGIONS = 3
 ATYPICAL_TILES = 5  # in each of those
@@ -52,9 +53,7 @@ class Place:
     @property
     def l0_box(self) -> tuple[int, int, int, int]:
         """x, y, width, height in level-0 pixels."""
-        y, x = (
-            MARGIN_PX + self.region[axis] * REGION_PX + self.tile[axis] * TILE_PX for axis in (0, 1)
-        )
+        y, x = (MARGIN_PX + self.region[axis] * REGION_PX + self.tile[axis] * TILE_PX for axis in (0, 1))
         return x, y, TILE_PX, TILE_PX
 
 
@@ -97,7 +96,7 @@ class _Field:
     """The slide as a canvas."""
 
     mpp = MPP
-    size_px = (2 * MARGIN_PX + REGIONS[1] * REGION_PX, 2 * MARGIN_PX + REGIONS[0] * REGION_PX)
+    size_px = (MARGIN_PX + REGIONS[1] * REGION_PX + EDGE_PX, MARGIN_PX + REGIONS[0] * REGION_PX + EDGE_PX)
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self.seed = seed
@@ -107,7 +106,7 @@ class _Field:
 
     def part(self, x: int, y: int, width: int, height: int) -> Pixels:
         """The writer asks for tiles of the slide's own grid, which is the grid things are drawn on."""
-        inside = all(MARGIN_PX <= at < size - MARGIN_PX for at, size in zip((x, y), self.size_px, strict=True))
+        inside = all(MARGIN_PX <= at < size - EDGE_PX for at, size in zip((x, y), self.size_px, strict=True))
         if not inside:
             return np.full((height, width, 3), BACKGROUND, np.uint8)
         pixels = self._texture(_STROMA, x, y)
