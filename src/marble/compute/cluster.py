@@ -120,9 +120,7 @@ class Cluster:
         return ray, True
 
     def _room(self, ray: ModuleType) -> int:
-        """How many actors to start."""
-        if self.workers is not None:
-            return self.workers
+        """How many actors to start: none that would only wait for its place."""
         has = ray.cluster_resources()
         room = int(has.get("CPU", 0) // self.cpus)
         if self.gpus:
@@ -133,7 +131,7 @@ class Cluster:
                 f"{self.cpus:g} and {self.gpus:g}",
                 hint="Add nodes, or ask for less per worker",
             )
-        return room
+        return room if self.workers is None else min(room, self.workers)
 
     def _environment(self) -> dict[str, str]:
         """Set before a worker loads torch, so that workers share a machine's cores instead of fighting for them."""
