@@ -8,15 +8,19 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths, terminal
+from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.cli.report import write_and_show
 
 
 def run(
     experiment: Annotated[Path, typer.Argument(help="Experiment file (TOML).")],
     out: Annotated[Path, typer.Option(help="Folder for runs and the report.")] = Path("runs"),
-    workers: Annotated[int, typer.Option(help="Processes that work side by side.", min=1)] = 1,
+    workers: Workers = None,
     threads: Annotated[int, typer.Option(help="BLAS threads of each worker; part of the result.", min=1)] = 1,
     allow_drift: Annotated[bool, typer.Option(help="Resume runs that another version started; stamped.")] = False,
+    ray: Ray = None,
+    worker_cpus: WorkerCpus = 1,
+    worker_gpus: WorkerGpus = 0,
 ) -> None:
     """Train and evaluate every model on every split, then write the report. Start it again to go on."""
     paths.existing_file(experiment, "experiment file")
@@ -33,8 +37,12 @@ def run(
     with locks.hold(out / loaded.name / f".run{locks.SUFFIX}", f"experiment '{loaded.name}'"):
         planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
         typer.echo(loaded.cohort(out).summary())
-        executor: Executor = Inline() if workers == 1 else Processes(workers, threads_per_worker=threads)
-        with follow(loaded.name, planned, workers, terminal.console()) as tell:
+        executor: Executor
+        if ray is not None:
+            executor = cluster(ray, workers, worker_cpus, worker_gpus)
+        else:
+            executor = Inline() if workers in (None, 1) else Processes(workers, threads_per_worker=threads)
+        with follow(loaded.name, planned, workers or 1, terminal.console()) as tell:
             outcomes = run_all(planned, executor, tell)
         if any(outcome.ok for outcome in outcomes):
             write_and_show(out / loaded.name, out / loaded.name / "report")
