@@ -201,12 +201,16 @@ def test_the_seal_of_the_routing(world: World, tmp_path: Path) -> None:
     def other_budget(path: Path) -> None:
         path.write_text(json.dumps(json.loads(path.read_text()) | {"budget": 0.125}))
 
-    def other_run(path: Path) -> None:
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 12}))
-
     assert "routing.json: changed since it was written" in broken("routing.json", other_budget)
     assert "routing.safetensors: missing or changed" in broken("routing.safetensors", Path.unlink)
-    assert "routing.json: made for another run" in broken("run.json", other_run)
+
+    def other_run(path: Path) -> None:  # the router of one fold beside the model of another
+        shutil.rmtree(copy)
+        shutil.copytree(world.run.parent / "1", copy)
+        for name in ("routing.json", "routing.safetensors"):
+            shutil.copy(world.run / name, copy / name)
+
+    assert "routing.json: made for another run" in broken("routing.json", other_run)
 
 
 def test_what_cannot_be_routed_is_said_in_one_line(world: World, tmp_path: Path) -> None:
