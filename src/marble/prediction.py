@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from marble import files
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.errors import BagError, InputError, SlideError
@@ -149,7 +150,7 @@ class RunChooser:
     budget: float
 
     def identity(self) -> dict[str, Any]:
-        return {"routing": read_routing(self.folder)["sha256"], "budget": self.budget}
+        return {"routing": read_routing(self.folder)[files.SEAL], "budget": self.budget}
 
     def keep(self, seen: Bag, below: NDArray[np.int64], total: int, depth: int) -> NDArray[np.bool_]:
         predictor = _opened(self.folder, self.budget)

@@ -9,7 +9,7 @@ import typer
 
 from marble.cli import paths
 
-BENCHES = ("model", "mixers", "zoo", "train", "extract", "learning", "recipe")
+BENCHES = ("model", "mixers", "routing", "zoo", "train", "extract", "learning", "recipe")
 
 
 def bench(

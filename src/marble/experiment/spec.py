@@ -20,7 +20,7 @@ RecipeName = Literal["auto", "common", "small", "authors"]
 class CohortSpec(Spec):
     """Which table, and how its columns are to be read where that is not known from the format.
 
-    `path` may be `synthetic:KIND` (cross-scale, burden, survival, noise): a made-up cohort of `patients` patients.
+    `path` may be `synthetic:KIND` (a kind of `synthetic.cohort.KINDS`): a made-up cohort of `patients` patients.
     """
 
     path: str

@@ -5,13 +5,14 @@ shows the pattern or does not.
 
 * `cross-scale`: a slide is positive if its pattern lies inside A regions, negative if it lies inside B regions. Both
   classes have the same number of A tiles and of pattern tiles, so neither level alone can tell them apart.
+* `focal`: the same, with few A tiles among many: from afar one sees where to look, and not what is there.
 * `burden`: the more pattern tiles, the more positive; every level sees it. The plain case.
 * survival: the burden sets the hazard.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -68,12 +69,7 @@ def make_bag(slide_id: str, share: float, recipe: BagRecipe, seed: int = 0) -> B
     fine_cells = coarse_cells[parent] * recipe.ratio + offset  # (T1, 2)
 
     patterned = max(2, round(recipe.pattern_rate * half * recipe.children))
-    in_a = round(share * patterned)
-    shows = torch.zeros(len(parent), dtype=torch.bool)  # (T1,)
-    for kind, count in ((True, in_a), (False, patterned - in_a)):
-        candidates = (is_a[parent] == kind).nonzero()[:, 0]
-        shows[candidates[torch.randperm(len(candidates), generator=rng)[:count]]] = True
-
+    shows = _pattern(is_a[parent], patterned, share, rng)
     coarse = tokens_that_show(is_a, "region", recipe, rng)
     fine = tokens_that_show(shows, "pattern", recipe, rng)
     encoder = EncoderIdentity(name="synthetic", dim=recipe.dim, input_px=256)
@@ -82,6 +78,22 @@ def make_bag(slide_id: str, share: float, recipe: BagRecipe, seed: int = 0) -> B
         [Level(coarse, coarse_cells), Level(fine, fine_cells, parent, recipe.ratio)],
         Provenance(source="synthetic", encoders=(encoder,)),
     )
+
+
+def make_focal_bag(slide_id: str, share: float, recipe: BagRecipe, seed: int = 0, regions: int = 3) -> Bag:
+    """As `make_bag`, twice as large, with `regions` coarse tiles of kind A and as much pattern as half fills them."""
+    rng = generator(seed, slide_id, "synthetic-focal")
+    low, high = recipe.coarse
+    bag = make_bag(slide_id, share, replace(recipe, coarse=(2 * low, 2 * high)), seed)
+    parent = bag.finest.parent
+    assert parent is not None
+    is_a = torch.zeros(len(bag.levels[0]), dtype=torch.bool)  # (T0,)
+    is_a[torch.randperm(len(is_a), generator=rng)[:regions]] = True
+    patterned = max(2, round(recipe.pattern_rate * regions * recipe.children))
+    shows = _pattern(is_a[parent], patterned, share, rng)
+    coarse, fine = tokens_that_show(is_a, "region", recipe, rng), tokens_that_show(shows, "pattern", recipe, rng)
+    levels = [Level(coarse, bag.levels[0].cells), Level(fine, bag.finest.cells, parent, recipe.ratio)]
+    return Bag(slide_id, levels, bag.provenance)
 
 
 def make_burden_bag(slide_id: str, burden: float, recipe: BagRecipe, seed: int = 0, exact: bool = False) -> Bag:
@@ -99,6 +111,16 @@ def make_burden_bag(slide_id: str, burden: float, recipe: BagRecipe, seed: int =
     coarse = tokens_that_show(marked, "region", recipe, rng)
     levels = [Level(coarse, bag.levels[0].cells), Level(fine, bag.finest.cells, parent, recipe.ratio)]
     return Bag(slide_id, levels, bag.provenance)
+
+
+def _pattern(inside: Tensor, patterned: int, share: float, rng: torch.Generator) -> Tensor:
+    """(T1,) which fine tiles show the pattern: `patterned` of them, a fraction `share` of these `inside` (T1,)."""
+    in_a = round(share * patterned)
+    shows = torch.zeros(len(inside), dtype=torch.bool)
+    for kind, count in ((True, in_a), (False, patterned - in_a)):
+        candidates = (inside == kind).nonzero()[:, 0]
+        shows[candidates[torch.randperm(len(candidates), generator=rng)[:count]]] = True
+    return shows
 
 
 def direction(name: str, dim: int) -> Tensor:

@@ -11,11 +11,11 @@ from marble import files
 from marble.bags.augment import generator
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
-from marble.synthetic.bags import BagRecipe, make_bag, make_burden_bag
+from marble.synthetic.bags import BagRecipe, make_bag, make_burden_bag, make_focal_bag
 from marble.synthetic.three_scales import make_three_scale_bag
 
-Kind = Literal["cross-scale", "three-scale", "burden", "quantity", "survival", "noise"]
-KINDS: tuple[Kind, ...] = ("cross-scale", "three-scale", "burden", "quantity", "survival", "noise")
+Kind = Literal["cross-scale", "three-scale", "focal", "burden", "quantity", "survival", "noise"]
+KINDS: tuple[Kind, ...] = ("cross-scale", "three-scale", "focal", "burden", "quantity", "survival", "noise")
 COLUMNS = {"survival": "time,event", "quantity": "target"}
 
 
@@ -62,6 +62,8 @@ def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: in
     if kind in ("burden", "quantity", "survival"):
         low, high = (0.1, 0.5) if kind == "burden" else (0.05, 0.95)
         return make_burden_bag(slide_id, low + (high - low) * severity, recipe, seed, exact=kind == "quantity")
+    if kind == "focal":
+        return make_focal_bag(slide_id, severity, recipe, seed)
     if kind == "three-scale":
         return make_three_scale_bag(slide_id, severity, recipe, seed)
     return make_bag(slide_id, 0.5 if kind == "noise" else severity, recipe, seed)

@@ -25,7 +25,6 @@ from marble.errors import BagError, InputError, RunError
 from marble.models import BagModel
 from marble.models.inference import infer
 from marble.models.routing import Router, allowance, check_budget, distil, keep_best, routed
-from marble.specs import canonical_json
 from marble.tasks.base import Undefined
 from marble.training.evaluate import CasePrediction, columns
 from marble.training.job import CaseSpec, TargetSpec
@@ -112,7 +111,7 @@ def calibrate(
         "budget": smallest_budget(curve, tolerance),
         "seed": seed,
     }
-    record["sha256"] = _seal(record)
+    record = files.seal(record)
     files.publish_json(run.folder / RECORD, record)
     return record
 
@@ -136,7 +135,7 @@ def read_routing(folder: str | Path) -> dict[str, Any]:
     if not path.exists():
         raise RunError("this run has no router", where=root, hint=_MAKE)
     record: dict[str, Any] = files.read_json(path)
-    if not isinstance(record, dict) or record.get("sha256") != _seal(record):
+    if not isinstance(record, dict) or not files.is_sealed(record):
         raise RunError("changed since it was written", where=path, hint=_MAKE)
     if record["format"] != FORMAT:
         raise RunError(f"routing format {record['format']} is not {FORMAT}", where=path, hint=_MAKE)
@@ -146,10 +145,6 @@ def read_routing(folder: str | Path) -> dict[str, Any]:
     if not weights.exists() or files.sha256_file(weights) != record["router_sha256"]:
         raise RunError("missing or changed since it was written", where=weights, hint=_MAKE)
     return record
-
-
-def _seal(record: dict[str, Any]) -> str:
-    return files.sha256_bytes(canonical_json({key: value for key, value in record.items() if key != "sha256"}))
 
 
 def _scored(
