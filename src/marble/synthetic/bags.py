@@ -5,7 +5,8 @@ shows the pattern or does not.
 
 * `cross-scale`: a slide is positive if its pattern lies inside A regions, negative if it lies inside B regions. Both
   classes have the same number of A tiles and of pattern tiles, so neither level alone can tell them apart.
-* `focal`: the same, with few A tiles among many: from afar one sees where to look, and not what is there.
+* `focal`: few A tiles among many. The pattern shows here and there by chance; in a positive slide it is frequent inside
+  A. From afar one sees where to look, and not what is there.
 * `burden`: the more pattern tiles, the more positive; every level sees it. The plain case.
 * survival: the burden sets the hazard.
 """
@@ -23,6 +24,8 @@ from marble.bags.bag import Bag, Level
 from marble.bags.provenance import EncoderIdentity, Provenance
 
 Signal = Literal["cross-scale", "burden"]
+#: how often the pattern shows where it means nothing, in `focal` bags
+CHANCE = 0.05
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,11 @@ def make_bag(slide_id: str, share: float, recipe: BagRecipe, seed: int = 0) -> B
 
 
 def make_focal_bag(slide_id: str, share: float, recipe: BagRecipe, seed: int = 0, regions: int = 3) -> Bag:
-    """As `make_bag`, twice as large, with `regions` coarse tiles of kind A and as much pattern as half fills them."""
+    """A bag twice as large as `make_bag`'s, of whose coarse tiles `regions` are of kind A, whatever `share` is.
+
+    Inside them the pattern shows at a rate from `CHANCE` (share 0) to `recipe.pattern_rate` (share 1), elsewhere at
+    `CHANCE` in every slide.
+    """
     rng = generator(seed, slide_id, "synthetic-focal")
     low, high = recipe.coarse
     bag = make_bag(slide_id, share, replace(recipe, coarse=(2 * low, 2 * high)), seed)
@@ -89,8 +96,9 @@ def make_focal_bag(slide_id: str, share: float, recipe: BagRecipe, seed: int = 0
     assert parent is not None
     is_a = torch.zeros(len(bag.levels[0]), dtype=torch.bool)  # (T0,)
     is_a[torch.randperm(len(is_a), generator=rng)[:regions]] = True
-    patterned = max(2, round(recipe.pattern_rate * regions * recipe.children))
-    shows = _pattern(is_a[parent], patterned, share, rng)
+    inside = CHANCE + share * (recipe.pattern_rate - CHANCE)
+    rate = torch.where(is_a[parent], torch.tensor(inside), torch.tensor(CHANCE))
+    shows = torch.rand(len(parent), generator=rng) < rate  # (T1,)
     coarse, fine = tokens_that_show(is_a, "region", recipe, rng), tokens_that_show(shows, "pattern", recipe, rng)
     levels = [Level(coarse, bag.levels[0].cells), Level(fine, bag.finest.cells, parent, recipe.ratio)]
     return Bag(slide_id, levels, bag.provenance)
