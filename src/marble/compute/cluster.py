@@ -199,7 +199,7 @@ def _import_ray() -> ModuleType:
         import ray
     except ImportError:
         raise UnavailableError("Ray is not installed", hint="Install it with pip install 'marble-wsi[ray]'") from None
-    return ray  # type: ignore[no-any-return]
+    return ray
 
 
 def start_local(ray: ModuleType, cpus: int | None) -> None:
