@@ -211,7 +211,7 @@ class Experiment:
         if model.standardise is not None:
             changes["standardise"] = model.standardise
         if issubclass(kind, ClosedForm):  # for losses that are convex, and of vectors it standardises itself
-            return "solved", COMMON, {}
+            return "solved", replace(COMMON, epochs=1, warmup=0), {}
         if asked == "authors":
             recipe, options = kind.as_authors(self.spec.task)
             own = {key: value for key, value in changes.items() if key == "standardise"}
