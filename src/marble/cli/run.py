@@ -23,7 +23,7 @@ def run(
     worker_gpus: WorkerGpus = 0,
 ) -> None:
     """Train and evaluate every model on every split, then write the report. Start it again to go on."""
-    paths.existing_file(experiment, "experiment file")
+    paths.existing_file(experiment)
     paths.output_folder(out)
     from marble.specs import read_toml
 
