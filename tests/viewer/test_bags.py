@@ -45,7 +45,7 @@ def test_a_runs_map_comes_with_the_lattice_of_its_own_bag(both: tuple[Registry, 
     for run in registry.runs.values():
         maps = get(app, f"/api/slides/{SLIDE}/runs/{run.key}/attention").json()
         assert maps["bag"] == ours
-        assert maps["prediction"]["warnings"] == []
+        assert not [said for said in maps["prediction"]["warnings"] if "not made like" in said]
         lattice = get(app, f"/api/slides/{SLIDE}", query=f"bag={maps['bag']}").json()
         assert lattice["bag"] == ours
         for one in maps["maps"]:
