@@ -119,7 +119,7 @@ def _faithfulness(predictor: Predictor, bag: Bag, explanation: Explanation, tile
 def small_heatmap(predictor: Predictor, bag: Bag, slide_file: Path | None, px: int) -> bytes:
     """The attention of the finest level over the slide as a small PNG without a frame, for a list of cases."""
     tiles = explain(predictor, bag).maps[-1]
-    size = l0_size(bag)
+    size = bag.l0_size_px
     if slide_file is None:
         return png_bytes(blend(blank(size, px), size, tiles))
     slide = _same_slide(Slide.open(slide_file, mpp=_mpp(bag)), bag)
