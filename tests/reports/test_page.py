@@ -236,6 +236,8 @@ def test_the_page_says_how_it_was_set_up_and_shows_cases(runs: Path, comparison:
     assert rows["Task"].startswith(results.task.name)
     assert str(results.accounting()["used"]) in rows["Slides"]
     assert VERSION in rows["Versions"]
+    parts = results.models[0].repeats[0].record["parts"]
+    assert f"{len({entry['case_id'] for entry in parts['train'].values()})}" in rows["Splits"]
     assert "hours" in rows["Training time"] or "minutes" in rows["Training time"]
     for name in rows:
         assert f"<dt>{name}</dt>" in text

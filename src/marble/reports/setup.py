@@ -12,14 +12,13 @@ def setup_rows(results: Results) -> list[tuple[str, str]]:
     records = [repeat.record for model in results.models for repeat in model.repeats]
     first = records[0]
     counts = results.accounting()
-    repeats = results.models[0].repeats
     rows = [
         ("Task", _task(results)),
         ("Slides", f"{counts['used']} used of {counts['in']}"),
         ("Encoder", ", ".join(dict.fromkeys(_encoder(one) for one in first["bags"].get("encoders", ()))) or "unknown"),
         ("Levels", ", ".join(_level(one) for one in first["bags"].get("levels", ())) or "unknown"),
         ("Features made by", str(first["bags"].get("source", "unknown"))),
-        ("Splits", f"{first['about']['scheme']}, {len(repeats)} repeats, by patient; {_sizes(results)}"),
+        ("Splits", _splits(results)),
         ("Recipes", "; ".join(f"{model.key}: {model.record['model']['recipe']}" for model in results.models)),
         ("Versions", "; ".join(dict.fromkeys(_versions(record) for record in records))),
         ("Training time", _hours(sum(float(record["seconds"]) for record in records), len(records))),
@@ -42,20 +41,24 @@ def _level(level: dict[str, Any]) -> str:
     return f"{level['magnification']:g}x ({10 / level['magnification']:g} µm/px, tiles of {level['tile_px']} px)"
 
 
+def _splits(results: Results) -> str:
+    repeats = results.models[0].repeats
+    count = f"{len(repeats)} repeat{'' if len(repeats) == 1 else 's'}"
+    return f"{repeats[0].record['about']['scheme']}, {count}, by patient; {_sizes(results)}"
+
+
 def _sizes(results: Results) -> str:
     """How many cases each part has, over the repeats."""
     words = []
     for part, name in (("train", "training"), ("val", "validation"), ("test", "test")):
-        counts = {_count(repeat.record, part, len(repeat.parts[part].patients) if part in repeat.parts else None)
-                  for repeat in results.models[0].repeats} - {None}  # fmt: skip
-        known = sorted(count for count in counts if count is not None)
-        if known:
-            words.append(f"{known[0]}{'' if len(known) == 1 else f' to {known[-1]}'} {name}")
+        found = {_cases(repeat.record["parts"].get(part, {})) for repeat in results.models[0].repeats}
+        low, high = min(found), max(found)
+        words.append(f"{low if low == high else f'{low} to {high}'} {name}")
     return ", ".join(words) + " cases"
 
 
-def _count(record: dict[str, Any], part: str, stored: int | None) -> int | None:
-    return len(record["train_cases"]) if part == "train" and stored is None and "train_cases" in record else stored
+def _cases(slides: dict[str, dict[str, Any]]) -> int:
+    return len({entry["case_id"] for entry in slides.values()})
 
 
 def _versions(record: dict[str, Any]) -> str:
@@ -64,4 +67,4 @@ def _versions(record: dict[str, Any]) -> str:
 
 def _hours(seconds: float, runs: int) -> str:
     text = f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds / 60:.1f} minutes"
-    return f"{text} for {runs} runs"
+    return f"{text} for {runs} run{'' if runs == 1 else 's'}"
