@@ -26,7 +26,7 @@ task = "classification"
 decision = "%s"
 positive = "%s"
 split = { scheme = "kfold", folds = 4, repeats = 1 }
-train = { epochs = %d, warmup = 1, lr = 2e-3, orders = 2, val_orders = 1 }
+train = { recipe = "common", epochs = %d, warmup = 1, lr = 2e-3, orders = 2, val_orders = 1 }
 models = [{ name = "abmil", hidden = 16, label = "abmil" }, { name = "marble", d_state = 8, label = "marble" }]
 """
 

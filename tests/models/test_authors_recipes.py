@@ -316,7 +316,7 @@ def _documented() -> dict[str, list[str]]:
     return {name: row for row in rows for name in re.findall(r"`([\w-]+)`", row[0])}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("probe", "tiles")])  # these need none
 def test_the_page_says_what_the_recipe_is(name: str) -> None:
     recipe: Recipe = model_class(name).authors_recipe
     _, optimizer, lr, decay, schedule, epochs, stops, chosen, clip, also = _documented()[name]
