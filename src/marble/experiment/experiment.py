@@ -96,7 +96,9 @@ class Experiment:
             )
         )
 
-    def plan(self, out: str | Path, threads: int = 1, allow_drift: bool = False) -> list[PlannedRun]:
+    def plan(
+        self, out: str | Path, threads: int = 1, allow_drift: bool = False, device: str = "cpu"
+    ) -> list[PlannedRun]:
         """Every run of the experiment, model by model within each split, with the held-out patients' files."""
         require(self.spec.track)
         out = Path(out)
@@ -151,6 +153,7 @@ class Experiment:
                         about=about,
                         allow_drift=allow_drift,
                         track=self.spec.track,
+                        device=device,
                     )
                 )
         return planned
