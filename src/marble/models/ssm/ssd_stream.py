@@ -24,7 +24,7 @@ from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
 #: tokens per segment: longer ones make the products faster, shorter ones keep fewer states and buffers
 SEGMENT = 1024
 #: of the batched scan, which wants few launches
-BATCHED_SEGMENT = 4096
+BATCHED_SEGMENT = 8192
 #: projected rows beyond this are projected again in the backward pass instead of kept
 KEEP_BYTES = 2 << 30
 
