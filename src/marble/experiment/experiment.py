@@ -104,7 +104,8 @@ class Experiment:
         out = Path(out)
         cohort, store = self.cohort(out), self.store(out)
         stock = Stock.of(cohort, store)
-        runs = [self.plan_split(cohort, stock, split, out, threads, allow_drift) for split in self.splits(cohort)]
+        splits = self.splits(cohort)
+        runs = [self.plan_split(cohort, stock, split, out, threads, allow_drift, device=device) for split in splits]
         return list(itertools.chain.from_iterable(runs))
 
     def plan_split(
@@ -116,6 +117,7 @@ class Experiment:
         threads: int,
         allow_drift: bool,
         required: Sequence[str] = PARTS,
+        device: str = "cpu",
     ) -> list[PlannedRun]:
         """Every model on one split; no part of it that is `required` may be empty."""
         parts = {part: _cases(cohort, set(getattr(split, part)), stock.slides) for part in PARTS}
