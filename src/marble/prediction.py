@@ -68,14 +68,17 @@ class Predictor:
 
     Args:
         run: the run, or its folder.
+        device: where it computes: auto, cpu, cuda, cuda:N or mps.
         routed: look only at the fine tiles that the run's router chooses (`marble route`).
         budget: share of the fine tiles that it may choose; by default the one sealed into the run.
     """
 
-    def __init__(self, run: str | Path | Run, *, routed: bool = False, budget: float | None = None) -> None:
+    def __init__(
+        self, run: str | Path | Run, *, device: str = "cpu", routed: bool = False, budget: float | None = None
+    ) -> None:
         self.run = run if isinstance(run, Run) else Run.open(run)
         self.task = self.run.task
-        self.model: BagModel = self.run.model()
+        self.model: BagModel = self.run.model(device)
         self.orders = int(self.run.record["orders"])
         self.members = self.run.members
         self.routing: Routing | None = None

@@ -42,7 +42,9 @@ def extract(
     pairs: Set = None,
     weights: Annotated[list[str] | None, typer.Option(help="ENCODER=FILE: local weights (safetensors).")] = None,
     allow_download: Annotated[bool, typer.Option(help="Fetch weights that are not here.")] = False,
-    device: str = "cpu",
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:N or mps; several with commas: cuda:0,cuda:1.")
+    ] = "auto",
     precision: Annotated[str | None, typer.Option(help="Of the encoder: float32, float16 or bfloat16.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of the stored tokens: float16 or float32.")] = None,
     batch: Annotated[int | None, typer.Option(help="Tiles encoded together (16).", min=1)] = None,
@@ -99,10 +101,12 @@ def extract(
 
     from functools import partial
 
+    from marble import devices
     from marble.compute import Executor, Limits, Processes
     from marble.extract import BatchProgress, Machine, Progress, extract_many, find_slides, ids_of, load_encoders
     from marble.identifiers import printable
 
+    places = ",".join(str(one) for one in devices.choose_several(device))
     chosen = extract_spec(wanted, spec)
     for caution in chosen.cautions():
         typer.secho(f"caution: {caution}", err=True, fg=typer.colors.YELLOW)
@@ -112,7 +116,7 @@ def extract(
 
         chooser = chooser_of(route, budget)
     found = find_slides(sources)
-    machine = Machine(device, threads, local, allow_download)
+    machine = Machine(places, threads, local, allow_download)
     with terminal.progress("extracting", len(found)) as bar:
 
         def ended(at: BatchProgress) -> None:

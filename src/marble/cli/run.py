@@ -17,6 +17,7 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder for runs and the report.")] = Path("runs"),
     workers: Workers = None,
     threads: Annotated[int, typer.Option(help="BLAS threads of each worker; part of the result.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     allow_drift: Annotated[bool, typer.Option(help="Resume runs that another version started; stamped.")] = False,
     ray: Ray = None,
     worker_cpus: WorkerCpus = 1,
@@ -28,14 +29,17 @@ def run(
     from marble.specs import read_toml
 
     read_toml(experiment)  # a slip in its syntax is said before torch is loaded
+    from marble import devices
     from marble.cli.live import follow
     from marble.compute import Executor, Inline, Processes, locks
     from marble.experiment import Experiment
     from marble.training.protocol import run_all
 
+    where = devices.choose(device)
     loaded = Experiment.load(experiment)
     with locks.hold(out / loaded.name / f".run{locks.SUFFIX}", f"experiment '{loaded.name}'"):
-        planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
+        planned = loaded.plan(out, threads=threads, allow_drift=allow_drift, device=str(where))
+        typer.echo(f"training on {devices.describe(where)}")
         typer.echo(loaded.cohort(out).summary())
         executor: Executor
         if ray is not None:
