@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,8 +15,6 @@ from marble.errors import InputError, UnavailableError
 
 ASKED = re.compile(r"(auto|cpu|mps|cuda(:\d+)?)$")
 CHOICES = "auto, cpu, cuda, cuda:N or mps"
-
-Missing = TypeVar("Missing", Tensor, None)
 
 
 def choose(asked: str = "auto") -> torch.device:
@@ -53,7 +50,7 @@ def choose_several(asked: str) -> list[torch.device]:
 
 def _check_cuda(asked: str, number: int) -> None:
     if not torch.cuda.is_available():
-        built = "" if torch.backends.cuda.is_built() else "; this build of torch is for CPUs"
+        built = "" if torch.version.cuda is not None else "; this build of torch is for CPUs"
         raise UnavailableError(
             f"there is no CUDA device that torch can use here{built}",
             where=f"device {asked}",
@@ -72,9 +69,9 @@ def describe(device: torch.device) -> str:
     return "mps (Apple GPU)" if device.type == "mps" else "cpu"
 
 
-def to_device(tensor: Missing, device: torch.device) -> Missing:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on `device`; to CUDA through pinned memory, so that the thread that asks need not wait for it."""
-    if tensor is None or tensor.device == device:
+    if tensor.device == device:
         return tensor
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)

@@ -257,7 +257,7 @@ def test_transmil_runs_in_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> No
     torch.manual_seed(0)
     model = build("transmil", 8, 2, hidden=32, dropout=0.0)
     bag = random_bag(dim=8)
-    mixed = precision.Precision(model_class("transmil").authors_recipe).forward(model, bag)
+    mixed = precision.Precision(model_class("transmil").authors_recipe, torch.device("cpu")).forward(model, bag)
     assert mixed.logits.dtype == torch.float32
     torch.testing.assert_close(mixed.logits, model(bag).logits, rtol=0.05, atol=0.05)
     assert not torch.equal(mixed.logits, model(bag).logits)

@@ -129,7 +129,7 @@ class Bag:
                     level,
                     features=to_device(level.features, there).to(dtype=dtype),
                     cells=to_device(level.cells, there),
-                    parent=to_device(level.parent, there),
+                    parent=None if level.parent is None else to_device(level.parent, there),
                 )
                 for level in self.levels
             ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from marble import files
@@ -36,7 +37,7 @@ def learning_curves(comparison: Comparison) -> Figure | None:
                         axis.plot(history["epoch"][at], history[name][at], "o", color=colour, ms=4)
         axis.set_title(folded(model.key, FULL_IN / across), fontsize=8)
         axis.set(xlabel="Epoch", ylabel="Loss" if axis is axes[0] else "")
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     for colour, name in ((PALETTE[0], "training"), (PALETTE[1], "validation; dot: chosen epoch")):
         axes[0].plot([], [], color=colour, label=name)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
