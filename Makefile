@@ -11,7 +11,7 @@ OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 # The usual options but for the fixed order.
 RANDOM_ORDER := -q --strict-markers --strict-config -p no:cacheprovider -m 'not slow and not reliability and not browser'
 
-.PHONY: help setup demo test random-test coverage house check bench docs browser-test reliability-test slow-test sanitize clean
+.PHONY: help setup demo test random-test coverage house tutorials check bench docs browser-test reliability-test slow-test sanitize clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -55,6 +55,9 @@ coverage: setup ## the tests, and which lines they reach
 
 house: setup ## write the tree of docs/reference/house.md anew
 	$(BIN)/python -m tests.docs.house
+
+tutorials: setup ## run the tutorials as notebooks; UPDATE=1 also refreshes what their pages show
+	$(BIN)/python -m tests.docs.tutorials $(if $(UPDATE),--update)
 
 check: setup ## lint, format, types, import rules
 	$(BIN)/ruff check .
