@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ def store(tmp_path: Path) -> BagStore:
     return made
 
 
-def test_every_single_bit_of_a_record_and_of_store_json_is_guarded(store: BagStore) -> None:
+def test_every_single_bit_of_a_record_and_of_store_json_is_guarded(
+    store: BagStore, record_property: Callable[[str, object], None]
+) -> None:
     rng = np.random.default_rng(0)
     for path in (store.record_path("s1"), store.root / "store.json"):
         whole = path.read_bytes()
@@ -45,6 +48,7 @@ def test_every_single_bit_of_a_record_and_of_store_json_is_guarded(store: BagSto
             data = bytearray(whole)
             data[bit // 8] ^= 1 << bit % 8
             path.write_bytes(bytes(data))
+            record_property("cases", 1)
             assert verify_path(store.root).faults, (path.name, bit)
             with pytest.raises(MarbleError):
                 _load(store.root)
