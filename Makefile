@@ -11,7 +11,7 @@ OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 # The usual options but for the fixed order.
 RANDOM_ORDER := -q --strict-markers --strict-config -p no:cacheprovider -m 'not slow and not reliability and not browser'
 
-.PHONY: help setup demo test random-test coverage house check bench docs browser-test reliability-test slow-test sanitize clean
+.PHONY: help setup demo test random-test coverage house tutorials check bench docs browser-test reliability slow-test sanitize clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -56,6 +56,9 @@ coverage: setup ## the tests, and which lines they reach
 house: setup ## write the tree of docs/reference/house.md anew
 	$(BIN)/python -m tests.docs.house
 
+tutorials: setup ## run the tutorials as notebooks; UPDATE=1 also refreshes what their pages show
+	$(BIN)/python -m tests.docs.tutorials $(if $(UPDATE),--update)
+
 check: setup ## lint, format, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,8 +72,9 @@ docs: setup ## the documentation site, into site/
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
-reliability-test: setup ## crash, corruption and resource gates
-	$(BIN)/python -m pytest -m reliability --timeout 3600
+# Gates that held at this commit are not run again, so a run that was stopped goes on: make reliability GATES=A1,B4
+reliability: setup ## every gate with all its cases, into docs/reliability.md (SMOKE=1: a tenth)
+	$(BIN)/python -m tests.reliability $(if $(SMOKE),--smoke) $(if $(GATES),--gates $(GATES))
 
 slow-test: setup ## what takes minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600

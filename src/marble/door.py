@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from marble.attribution.maps import Explanation, explain, l0_size
+from marble.attribution.maps import Explanation, explain
 from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.experiment.direct import Bags, as_bag, collect, plan_fit
@@ -129,7 +129,7 @@ class Run:
 
         (bag,) = self._bags(source, None)
         explained = explain(self.predictor, bag, mode, target)
-        size = l0_size(bag)
+        size = bag.l0_size_px
         pictures = [
             draw_heatmap(blank(size, max_px), size, tiles, Words(f"{bag.slide_id}, level {tiles.level}"))
             for tiles in explained.maps

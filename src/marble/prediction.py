@@ -68,14 +68,17 @@ class Predictor:
 
     Args:
         run: the run, or its folder.
+        device: where it computes: auto, cpu, cuda, cuda:N or mps.
         routed: look only at the fine tiles that the run's router chooses (`marble route`).
         budget: share of the fine tiles that it may choose; by default the one sealed into the run.
     """
 
-    def __init__(self, run: str | Path | Run, *, routed: bool = False, budget: float | None = None) -> None:
+    def __init__(
+        self, run: str | Path | Run, *, device: str = "cpu", routed: bool = False, budget: float | None = None
+    ) -> None:
         self.run = run if isinstance(run, Run) else Run.open(run)
         self.task = self.run.task
-        self.model: BagModel = self.run.model()
+        self.model: BagModel = self.run.model(device)
         self.orders = int(self.run.record["orders"])
         self.members = self.run.members
         self.routing: Routing | None = None
@@ -86,6 +89,7 @@ class Predictor:
 
     def answer(self, bag: Bag) -> Answer:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in."""
+        self._refuse_other_encoder(bag)
         with _threads(int(self.run.record["threads"])):  # sums depend on their number
             seen = bag if self.routing is None else self.routing.prune(bag)
             prediction = infer(self.model, seen, self.orders)
@@ -103,6 +107,24 @@ class Predictor:
             self.task.curve(readout, calibration),
             None if self.routing is None else len(seen.finest),
         )
+
+    def _refuse_other_encoder(self, bag: Bag) -> None:
+        """Tokens of another network mean nothing to the model, even where they are as wide.
+
+        Tools name encoders each in their own way, so only bags of one tool can be compared; others get a warning.
+        """
+        ours, theirs = self.run.provenance, bag.provenance
+        if ours.recipe()["source"] == theirs.recipe()["source"] and ours.encoders != theirs.encoders:
+            known, found = (
+                ", ".join(f"{one.name} {(one.weights_sha256 or '')[:12]}".strip() for one in made.encoders)
+                or "no encoder"
+                for made in (ours, theirs)
+            )
+            raise BagError(
+                f"tokens of {found}, but the run was trained on those of {known}",
+                where=bag.slide_id,
+                hint="Extract the slide with the encoder of the run, or train a run on bags of this one",
+            )
 
     def _warnings(self, bag: Bag, membership: Membership) -> Iterator[str]:
         try:

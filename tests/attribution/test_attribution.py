@@ -48,7 +48,10 @@ def test_every_model_has_attention_at_every_level_and_a_gradient(name: str) -> N
         assert float(values.sum()) == pytest.approx(1.0, abs=1e-5)
     one, other = (gradient_times_input(model, bag, logit(i)) for i in (0, 1))
     assert [len(values) for values in one] == [len(level) for level in bag.levels]
-    assert not torch.equal(one[0], other[0])  # it tells the classes apart
+    if name == "tiles":  # which counts tiles and never looks at a token
+        assert not any(bool(values.any()) for values in (*one, *other))
+    else:
+        assert not torch.equal(one[0], other[0])  # it tells the classes apart
     assert all(bool(torch.isfinite(values).all()) for values in (*one, *other))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,13 @@ def test_float64_is_not_stored(tmp_path: Path) -> None:
         BagStore(tmp_path).save(random_bag(dtype=torch.float64))
 
 
-def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
+def test_every_flipped_bit_is_found(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     store = BagStore(tmp_path)
     store.save(random_bag(coarse=2))
     for path in (store.bag_path("s"), store.record_path("s")):
         good = path.read_bytes()
         for at in range(0, len(good), max(1, len(good) // 120)):
+            record_property("cases", 1)
             bad = bytearray(good)
             bad[at] ^= 1 << (at % 8)
             path.write_bytes(bytes(bad))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from marble.benchmarks import mixers
+from marble.benchmarks import mixers, model
 from marble.cli import assemble
 
 
@@ -19,7 +19,7 @@ def test_every_variant_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert done.exit_code == 0, done.output
     result = json.loads(out.read_text())
     found = {(row["tokens"], row["pass"], row["variant"]) for row in result["rows"]}
-    assert found == {(t, p, v) for t in mixers.QUICK_SIZES for p in mixers.PASSES for v in mixers.VARIANTS}
+    assert found == {(t, p, v) for t in mixers.QUICK_SIZES for p in model.PASSES for v in mixers.VARIANTS}
     assert all(row["ratio"] == 1 for row in result["rows"] if row["variant"] == "mamba2")
     assert all(row["seconds"] > 0 for row in result["rows"])
     assert not result["left_out"]

@@ -68,7 +68,7 @@ def test_survival() -> None:
 def test_a_grid_over_the_drop_rate_with_grouped_folds() -> None:
     bags, labels = two_classes(24)
     patients = [f"p{k % 12:02d}" for k in range(24)]
-    small = {"options": {"warmup": 0, "orders": 1, "d_state": 4, "headdim": 4}, "epochs": 1, "lr": 3e-3}
+    small: dict[str, Any] = {"options": {"warmup": 0, "orders": 1, "d_state": 4, "headdim": 4}, "epochs": 1, "lr": 3e-3}
     grid = GridSearchCV(MarbleClassifier(**small), {"drop_rate": [0.0, 0.3]}, cv=GroupKFold(3), refit=False)
     grid.fit(bags, labels, groups=patients)
     assert [row["drop_rate"] for row in grid.cv_results_["params"]] == [0.0, 0.3]

@@ -26,7 +26,7 @@ task = "classification"
 decision = "%s"
 positive = "%s"
 split = { scheme = "kfold", folds = 4, repeats = 1 }
-train = { epochs = %d, warmup = 1, lr = 2e-3, orders = 2, val_orders = 1 }
+train = { recipe = "common", epochs = %d, warmup = 1, lr = 2e-3, orders = 2, val_orders = 1 }
 models = [{ name = "abmil", hidden = 16, label = "abmil" }, { name = "marble", d_state = 8, label = "marble" }]
 """
 
@@ -48,7 +48,7 @@ def test_all_five_agree(tmp_path: Path, decision: str, positive: str, epochs: in
     app = create_app(registry)
     page = get(app, "/").body.decode()
     separated = 0
-    for place, model in enumerate(sorted(results.models, key=lambda one: one.key)):
+    for place, model in enumerate(results.models):  # MARBLE first, as in the list
         for repeat in model.repeats[:1]:
             by_report = _by_report(results.task, repeat)
             run = next(entry for entry in registry.runs.values() if entry.folder == repeat.folder)

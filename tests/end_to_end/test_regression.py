@@ -18,7 +18,7 @@ EXPERIMENT = """
 cohort = { path = "synthetic:quantity", patients = %d }
 task = "regression"
 split = { scheme = "kfold", folds = 4, repeats = 1 }
-train = { epochs = %d, warmup = 1, lr = 3e-3, orders = 2, val_orders = 1, regression_loss = "%s" }
+train = { recipe = "common", epochs = %d, warmup = 1, lr = 3e-3, orders = 2, val_orders = 1, regression_loss = "%s" }
 models = [{ name = "abmil", hidden = 32, label = "abmil" }, { name = "mean", hidden = 8, label = "mean" }]
 """
 

@@ -27,7 +27,7 @@ cohort = "cohort.csv"
 task = "classification"
 bags = { store = "bags" }
 split = { scheme = "kfold", folds = 4, repeats = 1 }
-train = { epochs = 1, warmup = 0, lr = 1e-3, orders = 2, val_orders = 1 }
+train = { recipe = "common", epochs = 1, warmup = 0, lr = 1e-3, orders = 2, val_orders = 1 }
 models = [{ name = "marble", d_state = 8, label = "marble" }]
 """
 LATTICE = ("--magnifications", "5,10,20", "--tile-px", "64", "--encoder", "colour")

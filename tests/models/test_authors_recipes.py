@@ -257,7 +257,7 @@ def test_transmil_runs_in_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> No
     torch.manual_seed(0)
     model = build("transmil", 8, 2, hidden=32, dropout=0.0)
     bag = random_bag(dim=8)
-    mixed = precision.Precision(model_class("transmil").authors_recipe).forward(model, bag)
+    mixed = precision.Precision(model_class("transmil").authors_recipe, torch.device("cpu")).forward(model, bag)
     assert mixed.logits.dtype == torch.float32
     torch.testing.assert_close(mixed.logits, model(bag).logits, rtol=0.05, atol=0.05)
     assert not torch.equal(mixed.logits, model(bag).logits)
@@ -316,7 +316,7 @@ def _documented() -> dict[str, list[str]]:
     return {name: row for row in rows for name in re.findall(r"`([\w-]+)`", row[0])}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("probe", "tiles")])  # these need none
 def test_the_page_says_what_the_recipe_is(name: str) -> None:
     recipe: Recipe = model_class(name).authors_recipe
     _, optimizer, lr, decay, schedule, epochs, stops, chosen, clip, also = _documented()[name]

@@ -128,7 +128,8 @@ def test_orders_differ_and_both_directions_read_the_same_from_either_end() -> No
         torch.manual_seed(1)
         model = build("marble", 32, 2, d_state=16, **options).double().eval()
         with torch.no_grad():
-            return model(stored).logits
+            logits: Tensor = model(stored).logits
+        return logits
 
     assert not torch.allclose(said(bag, order="raster"), said(bag, order="hilbert"), rtol=1e-6)
     assert torch.equal(said(bag, order="raster"), said(bag))  # a canonical bag is in raster order

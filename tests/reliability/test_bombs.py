@@ -7,6 +7,7 @@ import signal
 import struct
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,9 @@ def _looping(data: bytes) -> bytes:
 
 @pytest.mark.reliability
 @pytest.mark.timeout(600)
-def test_ten_bombs_are_refused_by_name_and_a_good_slide_among_them_is_not(tmp_path: Path) -> None:
+def test_ten_bombs_are_refused_by_name_and_a_good_slide_among_them_is_not(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     made = bombs(tmp_path / "slides")
     assert len(made) == 10
     good = write_slide(tmp_path / "slides" / "good.tiff", (512, 384), mpp=0.5, pieces=1)
@@ -87,6 +90,7 @@ def test_ten_bombs_are_refused_by_name_and_a_good_slide_among_them_is_not(tmp_pa
     assert all(any(path.name in line for line in ended.failed) for path in made)
     assert "good: ok" in ended.output
     assert "died" not in ended.output  # each was refused, none had to be killed
+    record_property("cases", len(made))
 
 
 def misbehave(kind: str) -> str:
@@ -101,8 +105,9 @@ def misbehave(kind: str) -> str:
 
 @pytest.mark.reliability
 @pytest.mark.timeout(3600)
-def test_crashes_kills_and_hangs_are_one_failed_item_each() -> None:
+def test_crashes_kills_and_hangs_are_one_failed_item_each(record_property: Callable[[str, object], None]) -> None:
     each = scaled(20)
+    record_property("cases", 3 * each)
     items = [f"{kind}-{i}" for i in range(each) for kind in ("segv", "good", "kill", "hang")]
     outcomes = list(Processes(2, limits=Limits(timeout_s=20)).map(misbehave, items))
     assert sorted(outcome.item for outcome in outcomes) == sorted(items)

@@ -1,4 +1,4 @@
-"""kill -9 at random moments of a ten-slide extraction, resumed to its end: nothing lost, nothing twice."""
+"""kill -9 at random moments of a twenty-slide extraction, resumed to its end: nothing lost, nothing twice."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ import pytest
 from marble.extract import Machine, extract_many
 from marble.synthetic.slides import write_slide
 from tests.extract.making import spec_of, tree
+from tests.reliability.scale import scaled
 
-KILLS = 50
-SLIDES = 10
+KILLS = scaled(200)
+SLIDES = 20
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -33,7 +35,9 @@ sys.exit(0 if summary.ok else 1)
 
 @pytest.mark.reliability
 @pytest.mark.timeout(3600)
-def test_fifty_kills_leave_the_store_as_an_uninterrupted_run_does(tmp_path: Path) -> None:
+def test_kills_leave_the_store_as_an_uninterrupted_run_does(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     slides = [write_slide(tmp_path / f"s{i}.tiff", (1536, 1024), mpp=0.5, seed=i, pieces=2) for i in range(SLIDES)]
     began = time.monotonic()
     assert extract_many(slides, spec_of(), tmp_path / "whole", machine=Machine(threads=2)).ok
@@ -59,3 +63,4 @@ def test_fifty_kills_leave_the_store_as_an_uninterrupted_run_does(tmp_path: Path
             process.stdout.close()
         assert extract_many(slides, spec_of(), store, machine=Machine(threads=2)).ok
         assert tree(store) == expected, f"round {rounds}, seed {seed}"
+    record_property("cases", killed)

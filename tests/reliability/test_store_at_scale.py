@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.reliability.scale import scaled
 
 WRITER = """
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from marble.extract import Machine, extract_many
 from tests.extract.making import spec_of
@@ -34,8 +36,11 @@ sys.exit(0 if summary.ok else 1)
 
 @pytest.mark.reliability
 @pytest.mark.timeout(3600)
-def test_verify_finds_all_of_25_faults_among_a_thousand_bags_and_no_other(tmp_path: Path) -> None:
+def test_verify_finds_all_of_25_faults_among_a_thousand_bags_and_no_other(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     count, faults = scaled(1000), 25
+    record_property("cases", count)
     store = BagStore(tmp_path / "bags")
     for i in range(count):
         store.save(random_bag(f"s{i:04d}"))
@@ -68,7 +73,10 @@ def test_verify_finds_all_of_25_faults_among_a_thousand_bags_and_no_other(tmp_pa
 
 @pytest.mark.reliability
 @pytest.mark.timeout(3600)
-def test_four_writers_of_one_store_leave_what_one_leaves(tmp_path: Path) -> None:
+def test_four_writers_of_one_store_leave_what_one_leaves(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("cases", scaled(50))
     slides = [write_slide(tmp_path / f"s{i}.tiff", (512, 384), mpp=0.5, seed=i, pieces=1) for i in range(6)]
     assert extract_many(slides, spec_of(), tmp_path / "one", machine=Machine(threads=1)).ok
     expected = tree(tmp_path / "one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import os
 import re
@@ -17,18 +18,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from typer.testing import CliRunner
 
+from marble.cli import assemble
+from marble.reports.cases import errors, extremes, key_of
 from marble.reports.collect import Part, Repeat, collect
 from marble.reports.compare import Comparison, compare
-from marble.reports.confusion import confusion
+from marble.reports.confusion import confusion, confusion_table
 from marble.reports.figures import all_figures
-from marble.reports.page import _cell, _in_rows, write_report
+from marble.reports.page import CaseLooks, _cell, _in_rows, write_comparison, write_report
 from marble.reports.panels import FULL_IN, HALF_IN
+from marble.reports.setup import setup_rows
 from marble.reports.tables import caption, table_rows
 from marble.tasks.base import outcome_arrays
 from marble.tasks.classification import Classification
 from marble.tasks.survival import Survival
 from marble.training.run import execute
+from marble.version import VERSION
 from tests.training.jobs import plan
 
 MODELS = """[
@@ -219,3 +225,63 @@ def test_the_caption_says_how_many_repeats_samples_skipped(comparison: Compariso
     scarce = replace(row, cells={**row.cells, metric: replace(row.cells[metric], left_out=0.634)})
     text = caption(replace(comparison, rows=(scarce, *comparison.rows[1:])))
     assert f"as where a class is missing (63 % for {comparison.results.task.metric_names[metric]})" in text
+
+
+def test_the_page_says_how_it_was_set_up_and_shows_cases(runs: Path, comparison: Comparison, tmp_path: Path) -> None:
+    results = comparison.results
+    shown = extremes(results)
+    looks = CaseLooks({(shown[0].job, shown[0].slide_ids[0]): b"\x89PNG not really"}, "http://localhost:1/")
+    text = write_comparison(comparison, tmp_path, looks).read_text()
+    rows = dict(setup_rows(results))
+    assert rows["Task"].startswith(results.task.name)
+    assert str(results.accounting()["used"]) in rows["Slides"]
+    assert VERSION in rows["Versions"]
+    parts = results.models[0].repeats[0].record["parts"]
+    assert f"{len({entry['case_id'] for entry in parts['train'].values()})}" in rows["Splits"]
+    assert "hours" in rows["Training time"] or "minutes" in rows["Training time"]
+    for name in rows:
+        assert f"<dt>{name}</dt>" in text
+    slide = shown[0].slide_ids[0]
+    assert f"http://localhost:1/slide/{key_of('slide', slide)}#{shown[0].job}" in text
+    assert base64.b64encode(b"\x89PNG not really").decode() in text
+    assert (tmp_path / "learning.png").exists()
+    assert "@media print" in text
+
+
+def test_errors_are_those_of_the_confusion_matrix(comparison: Comparison) -> None:
+    results = comparison.results
+    wrong = errors(results)
+    if not results.task.class_names:
+        assert wrong == []
+        return
+    for model in results.models:
+        table = confusion_table(results.task, model.repeats)
+        assert sum(case.model == model.key for case in wrong) == table.sum() - np.trace(table)
+    assert [case.number for case in wrong] == sorted((case.number for case in wrong), reverse=True)
+    assert all(case.truth != case.said for case in wrong)
+
+
+def test_the_reference_can_be_chosen(runs: Path) -> None:
+    done = CliRunner().invoke(assemble(), ["report", str(runs), "--out", str(runs / "x"), "--reference", "mean"])
+    assert done.exit_code == 0, done.output
+    assert "every model is tested against mean" in (runs / "x" / "index.html").read_text()
+    assert collect(runs, "mean").models[0].key == "mean"
+    refused = CliRunner().invoke(assemble(), ["report", str(runs), "--out", str(runs / "y"), "--reference", "meen"])
+    assert refused.exit_code != 0
+    assert "meen" in str(refused.exception)
+
+
+def test_numbers_at_risk_are_counted(comparison: Comparison) -> None:
+    results = replace(comparison.results, time_unit="months")
+    figures = all_figures(replace(comparison, results=results))
+    if "kaplan-meier" not in figures:
+        assert results.task.class_names
+        return
+    for axis, model in zip(figures["kaplan-meier"][1].axes, results.models, strict=True):
+        times = np.concatenate([outcome_arrays(repeat.test.targets)[0] for repeat in model.repeats])
+        assert "(months)" in axis.get_xlabel()
+        for place, label in zip(axis.get_xticks(), axis.get_xticklabels(), strict=True):
+            tick, low, high = label.get_text().split("\n")
+            assert float(tick) == pytest.approx(place)
+            assert int(low) + int(high) == int((times >= place).sum())
+        assert "HR" in axis.get_title()

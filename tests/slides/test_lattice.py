@@ -80,7 +80,8 @@ def _tensor(parents: Ints | None) -> torch.Tensor | None:
     return None if parents is None else torch.from_numpy(parents)
 
 
-def test_ten_thousand_lattices_nest() -> None:
+def test_ten_thousand_lattices_nest(record_property: Callable[[str, object], None]) -> None:
+    record_property("cases", LATTICES)
     rng = np.random.default_rng(20)
     laid = depths = dropped = 0
     while laid < LATTICES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -31,7 +32,8 @@ def random_case(rng: np.random.Generator) -> tuple[int, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_equal_to_scikit_learn(seed: int) -> None:
+def test_equal_to_scikit_learn(seed: int, record_property: Callable[[str, object], None]) -> None:
+    record_property("cases", CASES)
     with config_context(assume_finite=True, skip_parameter_validation=True):
         compare_with_scikit_learn(np.random.default_rng(seed))
 

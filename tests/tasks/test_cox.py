@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ def has_gradient(cohort: Cohort) -> bool:
     return any(e and (cohort.time >= t).sum() > 1 for t, e in zip(cohort.time, cohort.event, strict=True))
 
 
-def test_equals_brute_force_in_any_order() -> None:
+def test_equals_brute_force_in_any_order(record_property: Callable[[str, object], None]) -> None:
+    record_property("cases", 1000)
     rng = np.random.default_rng(0)
     seen = 0
     for cohort in cohorts(1000, seed=1, least=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,9 @@ def number(metric: Metric) -> float:
     return metric
 
 
-def test_harrell_equals_brute_force_lifelines_and_scikit_survival() -> None:
+def test_harrell_equals_brute_force_lifelines_and_scikit_survival(
+    record_property: Callable[[str, object], None],
+) -> None:
     """scikit-survival calls risks tied when they differ by less than 1e-8; here its tolerance is set to 0, since the
     order of risks must not depend on their unit (a third of these cohorts has risks of the size 1e-9)."""
     lifelines = pytest.importorskip("lifelines.utils")
@@ -56,6 +59,7 @@ def test_harrell_equals_brute_force_lifelines_and_scikit_survival() -> None:
         assert ours == pytest.approx(theirs[0], abs=1e-12)
     assert defined > 800
     assert undefined > 50
+    record_property("cases", defined + undefined)
 
 
 def test_counts_of_five_thousand_patients() -> None:

@@ -145,9 +145,9 @@ def test_training_never_opens_the_held_out_file(tmp_path: Path, monkeypatch: pyt
     opened: list[str] = []
     real = files.read_json
 
-    def watch(path: str | Path) -> Any:
+    def watch(path: str | Path, *expected: Any) -> Any:
         opened.append(str(path))
-        return real(path)
+        return real(path, *expected)
 
     monkeypatch.setattr(files, "read_json", watch)
     from marble.training.fit import fit

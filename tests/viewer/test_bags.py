@@ -45,7 +45,7 @@ def test_a_runs_map_comes_with_the_lattice_of_its_own_bag(both: tuple[Registry, 
     for run in registry.runs.values():
         maps = get(app, f"/api/slides/{SLIDE}/runs/{run.key}/attention").json()
         assert maps["bag"] == ours
-        assert maps["prediction"]["warnings"] == []
+        assert not [said for said in maps["prediction"]["warnings"] if "not made like" in said]
         lattice = get(app, f"/api/slides/{SLIDE}", query=f"bag={maps['bag']}").json()
         assert lattice["bag"] == ours
         for one in maps["maps"]:
@@ -116,7 +116,7 @@ def test_outlines_drawn_by_hand_are_not_replaced_by_a_segmentation(world: World,
         assert around.any()
     assert max(x for x, _ in corners) <= 768
     area = sum(_area(ring) for ring in found["rings"])
-    assert abs(area) == sum(width * height for _, _, width, height in boxes)
+    assert abs(area) == sum(box[2] * box[3] for box in boxes)
 
 
 def _area(ring: list[list[int]]) -> float:
@@ -135,6 +135,4 @@ def test_which_part_of_a_run_a_slide_was_in(world: World) -> None:
     registry = build_registry(world.runs, world.slides, world.store.root)
     for run in registry.runs.values():
         parts = [run.part_of(registry.slides[key_of("slide", f"S{n}")]) for n in range(6)]
-        assert parts[2:] == ["val", "val", "test", "test"]
-        # training cases are not in predictions.csv of a classification run: only the run's record knows them
-        assert set(parts[:2]) <= {"train", "new"}
+        assert parts == ["train", "train", "val", "val", "test", "test"]

@@ -20,7 +20,7 @@ def gradient_times_input(model: BagModel, bag: Bag, score: Score) -> list[Tensor
     level's sum is what it and everything finer add to the score.
     """
     weight = next(model.parameters())
-    base = canonical(bag)
+    base = canonical(bag).to(weight.device)
     inputs = [level.features.detach().to(weight.dtype).requires_grad_() for level in base.levels]
     was_training = model.training
     model.eval()
@@ -31,14 +31,19 @@ def gradient_times_input(model: BagModel, bag: Bag, score: Score) -> list[Tensor
     finally:
         model.train(was_training)
     own = [
-        torch.zeros(len(x), dtype=torch.float64) if g is None else (x.detach().double() * g.double()).sum(dim=1)
+        torch.zeros(len(x), dtype=torch.float64) if g is None else wide(x.detach()).mul_(wide(g)).sum(dim=1).cpu()
         for x, g in zip(inputs, gradients, strict=True)
     ]
     for k in range(base.depth - 1, 0, -1):
         parent = base.levels[k].parent
         assert parent is not None
-        own[k - 1] = own[k - 1].index_add(0, parent, own[k])
+        own[k - 1] = own[k - 1].index_add(0, parent.cpu(), own[k])
     return [_as_stored(values, level.cells) for values, level in zip(own, bag.levels, strict=True)]
+
+
+def wide(values: Tensor) -> Tensor:
+    """A copy in float64, on the CPU where its device has none (MPS)."""
+    return (values.cpu() if values.device.type == "mps" else values).to(torch.float64, copy=True)
 
 
 def _as_stored(values: Tensor, cells: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from marble.errors import InputError, NonFiniteError
 
 Boxes = NDArray[np.int64]  # (T, 4) of x, y, width, height in level-0 pixels
 Floats = NDArray[np.float64]
-FAINTEST = 0.3
+FAINTEST = 0.08  # of a tile at 0: the tissue below it is seen as it is
 
 
 @dataclass(frozen=True, eq=False)

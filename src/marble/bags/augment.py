@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from marble.bags.bag import Bag, Level, cell_keys
+from marble.devices import to_device
 from marble.errors import InputError
 
 
@@ -31,7 +32,12 @@ def canonical(bag: Bag) -> Bag:
 
 def shuffled(bag: Bag, rng: torch.Generator) -> Bag:
     """Every level in a random order; parents follow."""
-    return reorder(bag, [torch.randperm(len(level), generator=rng) for level in bag.levels])
+    return reorder(bag, random_orders(bag, rng))
+
+
+def random_orders(bag: Bag, rng: torch.Generator) -> list[Tensor]:
+    """A random order for each level: the same numbers on every device, and there where the bag is."""
+    return [to_device(torch.randperm(len(level), generator=rng), bag.device) for level in bag.levels]
 
 
 def reorder(bag: Bag, orders: list[Tensor]) -> Bag:
@@ -41,7 +47,7 @@ def reorder(bag: Bag, orders: list[Tensor]) -> Bag:
         parent = None
         if level.parent is not None:
             place = torch.empty_like(orders[k - 1])  # where each coarse tile went
-            place[orders[k - 1]] = torch.arange(len(place))
+            place[orders[k - 1]] = torch.arange(len(place), device=place.device)
             parent = place[level.parent[order]]
         levels.append(level.take(order, parent))
     return bag.with_levels(levels)
@@ -85,6 +91,7 @@ def drop_coarse(bag: Bag, rate: float, rng: torch.Generator) -> Bag:
         return bag
     keep = torch.ones(total, dtype=torch.bool)
     keep[torch.randperm(total, generator=rng)[:count]] = False
+    keep = to_device(keep, bag.device)
     if not bool(keep[bag.ancestors(0)].any()):
         return bag
     return keep_branches(bag, keep)

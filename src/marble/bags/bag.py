@@ -20,6 +20,7 @@ from torch import Tensor
 
 from marble.bags.provenance import MADE_UP_CELLS, Provenance
 from marble.cells import cell_boxes
+from marble.devices import to_device
 from marble.errors import BagError, NonFiniteError
 
 FEATURE_DTYPES = (torch.float16, torch.float32, torch.float64)
@@ -119,21 +120,29 @@ class Bag:
 
     def to(self, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Bag:
         """The same bag on another device or with features of another dtype."""
+        there = self.device if device is None else torch.device(device)
+        if there == self.device and dtype is None:
+            return self
         return self.with_levels(
             [
                 replace(
                     level,
-                    features=level.features.to(device=device, dtype=dtype),
-                    cells=level.cells.to(device=device),
-                    parent=None if level.parent is None else level.parent.to(device=device),
+                    features=to_device(level.features, there).to(dtype=dtype),
+                    cells=to_device(level.cells, there),
+                    parent=None if level.parent is None else to_device(level.parent, there),
                 )
                 for level in self.levels
             ]
         )
 
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are; the CPU, but for a copy that somebody computes with."""
+        return self.levels[0].features.device
+
     def ancestors(self, level: int) -> Tensor:
         """(T_finest,) index, in `level`, of each finest tile's ancestor."""
-        index = torch.arange(len(self.finest))
+        index = torch.arange(len(self.finest), device=self.device)
         for k in range(self.depth - 1, level, -1):
             parent = self.levels[k].parent
             assert parent is not None
@@ -178,7 +187,8 @@ def _tensor(value: Any) -> Tensor:
 
 def _whole_numbers(values: Tensor, name: str) -> Tensor:
     """The same numbers, if they are whole and fit; a cell of 1.5 is a mistake, not cell 1."""
-    if values.dtype == torch.int32 or values.numel() == 0:
+    # What cannot be wrong is not looked at: on an accelerator looking would make the host wait.
+    if values.dtype == (torch.int64 if name == "parent" else torch.int32) or values.numel() == 0:
         return values
     if values.dtype.is_complex or values.dtype == torch.bool:
         raise BagError(f"{name} must be whole numbers, got {values.dtype}")

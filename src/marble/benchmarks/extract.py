@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from marble import files
 from marble.bags import Bag, BagStore, Level
+from marble.compute.ahead import in_order
 from marble.encoders import Encoder
 from marble.extract import ExtractSpec, Machine, extract_slide, load_encoders
-from marble.extract.pipeline import batches, in_order, one_torch_thread
+from marble.extract.pipeline import batches, one_torch_thread
 from marble.extract.regions import blocks, read_block
 from marble.slides.lattice import Pyramid, PyramidSpec, lay
 from marble.slides.slide import Slide

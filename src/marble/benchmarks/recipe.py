@@ -50,7 +50,12 @@ CANDIDATES: dict[str, Candidate] = {
     "width 128": Candidate(STAND_IN + ", project = 128"),
     "lr 1e-4": Candidate(STAND_IN, "lr = 1e-4"),
     "mixer mamba2": Candidate(),
+    "mamba2, start default": Candidate('start = "default"'),
+    "mamba2, start default, lr 1e-3": Candidate('start = "default"', "lr = 1e-3"),
+    "mamba2, readout all, lr 1e-3": Candidate('readout = "all"', "lr = 1e-3"),
     "mixer set": Candidate('mixer = "set"'),
+    "set, start default": Candidate('mixer = "set", start = "default"'),
+    "set, start default, lr 1e-3": Candidate('mixer = "set", start = "default"', "lr = 1e-3"),
 }
 
 

@@ -9,13 +9,14 @@ import typer
 
 from marble.cli import paths
 
-BENCHES = ("model", "mixers", "routing", "zoo", "train", "extract", "learning", "recipe")
+BENCHES = ("model", "mixers", "routing", "zoo", "train", "extract", "learning", "recipe", "device")
 
 
 def bench(
     what: Annotated[str, typer.Argument(help=" | ".join(BENCHES))],
     json: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
     quick: Annotated[bool, typer.Option(help="Smaller sizes and fewer repeats.")] = False,
+    device: Annotated[str, typer.Option(help="For `bench device`: auto, cpu, cuda, cuda:N or mps.")] = "cpu",
     slide: Annotated[Path | None, typer.Option(help="A real slide for `bench extract`.")] = None,
     data: Annotated[
         Path | None, typer.Option(help="Bags and labels.csv that `bench learning` and `recipe` compose cohorts of.")
@@ -37,7 +38,14 @@ def bench(
         from marble.slides.slide import Slide
 
         Slide.open(slide).close()  # refused now, not after minutes of measuring
-    options: dict[str, Path | None] = {"slide": slide} if what == "extract" else {}
+    from marble import devices
+
+    where = devices.choose(device)
+    if what != "device" and where.type != "cpu":
+        raise InputError(f"`bench {what}` measures the CPU", where="--device", hint="Use `marble bench device`")
+    options: dict[str, object] = {"slide": slide} if what == "extract" else {}
+    if what == "device":
+        options = {"device": str(where)}
     if what in ("learning", "recipe"):
         options = {"data": data, "out": out}
     import_module(f"marble.benchmarks.{what}").run(json_path=json, quick=quick, **options)

@@ -14,6 +14,12 @@ def doctor(
     everything: Annotated[
         bool, typer.Option("--all", help="A line for everything, not only for what matters.")
     ] = False,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Compare --device with the CPU: outputs, gradients, a resumed fit, times.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="With --gpu: auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    json: Annotated[Path | None, typer.Option(help="With --gpu: also write the figures to this file.")] = None,
+    quick: Annotated[bool, typer.Option(help="With --gpu: small sizes only.")] = False,
     sbom: Annotated[Path | None, typer.Option(help="Write what is installed as CycloneDX JSON to this file.")] = None,
 ) -> None:
     """What works on this machine, and what to do about the rest. Exit code 1 if something essential is missing."""
@@ -21,6 +27,9 @@ def doctor(
         from marble.sbom import write_sbom
 
         typer.echo(f"wrote {write_sbom(paths.output_file(sbom, '--sbom'))}")
+        return
+    if gpu:
+        _compare_device(device, json, quick)
         return
     from marble.doctor import examine, summarise
 
@@ -32,4 +41,19 @@ def doctor(
     if not everything:
         typer.echo("`marble doctor --all` shows every line")
     if any(check.state == "fault" for check in checks):
+        raise typer.Exit(1)
+
+
+def _compare_device(device: str, json: Path | None, quick: bool) -> None:
+    from marble.devices import choose
+
+    where = choose(device)
+    if device == "auto" and where.type == "cpu":
+        typer.echo("torch finds no GPU here; `marble doctor --gpu --device cpu` tries the comparison itself")
+        return
+    if json is not None:
+        paths.output_file(json, "--json")
+    from marble.benchmarks.device import run
+
+    if not run(json_path=json, quick=quick, device=str(where))["right"]:
         raise typer.Exit(1)

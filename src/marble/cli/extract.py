@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from marble.cli import paths, terminal
+from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.cli.slide_options import (
     Coverage,
     EncoderName,
@@ -41,12 +42,17 @@ def extract(
     pairs: Set = None,
     weights: Annotated[list[str] | None, typer.Option(help="ENCODER=FILE: local weights (safetensors).")] = None,
     allow_download: Annotated[bool, typer.Option(help="Fetch weights that are not here.")] = False,
-    device: str = "cpu",
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:N or mps; several with commas: cuda:0,cuda:1.")
+    ] = "auto",
     precision: Annotated[str | None, typer.Option(help="Of the encoder: float32, float16 or bfloat16.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of the stored tokens: float16 or float32.")] = None,
     batch: Annotated[int | None, typer.Option(help="Tiles encoded together (16).", min=1)] = None,
     max_missing: Annotated[float | None, typer.Option(help="Share of tiles that may lack pixels (0.01).")] = None,
-    workers: Annotated[int, typer.Option(help="Slides side by side, in processes of their own.", min=1)] = 1,
+    workers: Workers = None,
+    ray: Ray = None,
+    worker_cpus: WorkerCpus = 1,
+    worker_gpus: WorkerGpus = 0,
     threads: Annotated[int, typer.Option(help="Threads of each; 0 takes every core.", min=0)] = 0,
     timeout: Annotated[float | None, typer.Option(help="Give up on a slide after this many seconds.", min=0)] = None,
     stall: Annotated[float, typer.Option(help="... or after so many seconds without a tile; 0: never.", min=0)] = 900,
@@ -95,10 +101,12 @@ def extract(
 
     from functools import partial
 
-    from marble.compute import Limits, Processes
+    from marble import devices
+    from marble.compute import Executor, Limits, Processes
     from marble.extract import BatchProgress, Machine, Progress, extract_many, find_slides, ids_of, load_encoders
     from marble.identifiers import printable
 
+    places = ",".join(str(one) for one in devices.choose_several(device))
     chosen = extract_spec(wanted, spec)
     for caution in chosen.cautions():
         typer.secho(f"caution: {caution}", err=True, fg=typer.colors.YELLOW)
@@ -108,21 +116,27 @@ def extract(
 
         chooser = chooser_of(route, budget)
     found = find_slides(sources)
-    machine = Machine(device, threads, local, allow_download)
-    # Slides are always read in processes of their own: a decoder that crashes or hangs costs one slide.
-    limits = Limits(int(memory * 2**30) or None, cpu_time or None, timeout or None, stall or None, recycle)
-    executor = Processes(workers, limits=limits, prepare=partial(load_encoders, chosen, machine))
+    machine = Machine(places, threads, local, allow_download)
     with terminal.progress("extracting", len(found)) as bar:
 
         def ended(at: BatchProgress) -> None:
             left = terminal.duration(at.seconds_left)
             bar(f"{printable(at.last.slide_id)}: {at.last.status}, {at.tiles_per_s:.0f} tiles/s, {left} left")
 
-        def under_way(at: Progress) -> None:
+        def heard(_slide: object, at: object) -> None:
+            if not isinstance(at, Progress):
+                return
             left = terminal.duration(at.seconds_left)
             said = f"{at.done:,} of {at.total:,} tiles, {at.tiles_per_s:.0f} tiles/s, {left} left"
             bar.within(at.done, at.total, f"{printable(at.slide_id)}: {said}")
 
+        executor: Executor
+        if ray is not None:
+            executor = cluster(ray, workers, worker_cpus, worker_gpus, timeout or None)
+        else:  # slides are always read in processes of their own: a decoder that crashes or hangs costs one slide
+            limits = Limits(int(memory * 2**30) or None, cpu_time or None, timeout or None, stall or None, recycle)
+            prepare = partial(load_encoders, chosen, machine)
+            executor = Processes(workers or 1, limits=limits, prepare=prepare, on_news=heard)
         summary = extract_many(
             found,
             chosen,
@@ -136,7 +150,6 @@ def extract(
             ids=ids_of(found, sources, id_from),
             replace=replace,
             on_slide=ended,
-            on_tiles=under_way,
             chooser=chooser,
         )
     rows = [(printable(o.slide_id), o.status, o.tiles, printable(o.reason or "")) for o in summary.outcomes]

@@ -30,7 +30,7 @@ def heatmap(
     stretch: Annotated[bool, typer.Option(help="Colours from the smallest value instead of 0.")] = False,
     curves: Annotated[bool, typer.Option(help="Also measure how faithful the map is.")] = False,
     weights: Weights = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     mpp: SlideMpp = None,
     outlines: SlideOutlines = None,
     spec_file: RunSpecFile = None,
@@ -45,7 +45,7 @@ def heatmap(
     from marble.heatmaps.write import HeatmapSpec, write_heatmaps
     from marble.prediction import Predictor, SlideOptions
 
-    predictor = Predictor(run_folder)
+    predictor = Predictor(run_folder, device=device)
     options = SlideOptions(device, weight_files(weights), mpp, outlines, spec_file)
     bag = _bag(slide, store, predictor.run, options)
     file = slide if slide.is_file() and slide.suffix != ".safetensors" else None

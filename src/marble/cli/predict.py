@@ -25,7 +25,7 @@ def predict(
         bool, typer.Option(help="Slides the run was trained on are no failure; their rows still say so.")
     ] = False,
     weights: Weights = None,
-    device: Device = "cpu",
+    device: Device = "auto",
     mpp: SlideMpp = None,
     outlines: SlideOutlines = None,
     spec: RunSpecFile = None,
@@ -48,7 +48,7 @@ def predict(
     from marble.reports.tables import rows_csv
 
     folders = [found for given in (run_folder, *(beside or ())) for found in runs_at(given)]
-    predictors = [Predictor(folder, routed=routed, budget=budget) for folder in folders]
+    predictors = [Predictor(folder, device=device, routed=routed, budget=budget) for folder in folders]
     asked = predictors[0] if len(predictors) == 1 else Ensemble(predictors)
     rows: list[dict[str, Any]] = []
     failed: list[tuple[str, str]] = []

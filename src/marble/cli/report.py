@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from marble.cli import paths
 
+if TYPE_CHECKING:
+    from marble.reports.collect import Results
+    from marble.reports.page import CaseLooks
+
+PICTURE_PX = 480
+
 
 def report(
     runs: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and index.html.")] = Path("report"),
+    reference: Annotated[
+        str | None, typer.Option(help="Model that all others are tested against; marble by default.")
+    ] = None,
+    time_unit: Annotated[str, typer.Option(help="Unit of survival times, for example months.")] = "",
+    slides: Annotated[Path | None, typer.Option(help="Folder with the slide files, for pictures of cases.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Store with the runs' bags, for heatmaps of cases.")] = None,
+    viewer: Annotated[str, typer.Option(help="Address of `marble view`, for links.")] = "http://127.0.0.1:8765",
 ) -> None:
-    """Tables, figures and a page from the stored predictions alone."""
+    """Tables, figures and a page from the stored predictions alone; pictures of cases with --slides, --store."""
+    from dataclasses import replace
+
+    from marble.reports.collect import collect
+    from marble.reports.page import CaseLooks
+
     paths.existing_folder(runs, "folder of runs")
+    for folder, what in ((slides, "folder of slides"), (store, "store of bags")):
+        if folder is not None:
+            paths.existing_folder(folder, what)
     paths.output_folder(out)
-    write_and_show(runs, out)
+    results = replace(collect(runs, reference), time_unit=time_unit)
+    pictures = {} if slides is None and store is None else case_pictures(results, slides, store)
+    write_and_show(runs, out, results, CaseLooks(pictures, viewer))
 
 
-def write_and_show(runs: Path, out: Path) -> None:
+def write_and_show(runs: Path, out: Path, results: Results | None = None, looks: CaseLooks | None = None) -> None:
     """Write the report and print its table, as wide as the terminal is."""
     from contextlib import suppress
 
@@ -31,9 +54,43 @@ def write_and_show(runs: Path, out: Path) -> None:
     from marble.reports.page import write_comparison
     from marble.reports.tables import caption, table_rows
 
-    comparison = compare(collect(runs))
-    page = write_comparison(comparison, out)
+    comparison = compare(results or collect(runs))
+    page = write_comparison(comparison, out, looks)
     with suppress(OSError, ValueError, SystemExit):  # nobody is there to read it any more, but the report is written
         terminal.results(*table_rows(comparison))
         say(caption(comparison))
     say(f"report: {page}")
+
+
+def case_pictures(results: Results, slides: Path | None, store: Path | None) -> dict[tuple[str, str], bytes]:
+    """What the page shows of its cases: a heatmap where there is a bag, otherwise the slide; a failure leaves none.
+
+    The report itself never opens a model, so the pictures are made here and handed to it.
+    """
+    from marble.errors import MarbleError
+    from marble.experiment.stores import find_store
+    from marble.extract.source import find_slides
+    from marble.heatmaps.overlay import png_bytes
+    from marble.heatmaps.write import small_heatmap
+    from marble.identifiers import slide_id_of
+    from marble.prediction import Predictor
+    from marble.reports.cases import SHOWN, errors, extremes
+    from marble.slides.slide import Slide
+
+    files = {} if slides is None else {slide_id_of(path): path for path in find_slides([slides])}
+    bags = None if store is None else find_store(store)
+    predictors: dict[Path, Predictor] = {}
+    made = {}
+    for case in [*errors(results)[:SHOWN], *extremes(results)]:
+        slide_id = case.slide_ids[0]
+        file = files.get(slide_id)
+        try:
+            if bags is not None and slide_id in bags:
+                predictor = predictors.setdefault(case.folder, Predictor(case.folder))
+                made[case.job, slide_id] = small_heatmap(predictor, bags.load(slide_id), file, PICTURE_PX)
+            elif file is not None:
+                with Slide.open(file) as opened:
+                    made[case.job, slide_id] = png_bytes(opened.thumbnail(PICTURE_PX))
+        except MarbleError as error:
+            typer.echo(f"no picture of {slide_id}: {error.what}", err=True)
+    return made

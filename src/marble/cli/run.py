@@ -8,33 +8,45 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths, terminal
+from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.cli.report import write_and_show
 
 
 def run(
     experiment: Annotated[Path, typer.Argument(help="Experiment file (TOML).")],
     out: Annotated[Path, typer.Option(help="Folder for runs and the report.")] = Path("runs"),
-    workers: Annotated[int, typer.Option(help="Processes that work side by side.", min=1)] = 1,
+    workers: Workers = None,
     threads: Annotated[int, typer.Option(help="BLAS threads of each worker; part of the result.", min=1)] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     allow_drift: Annotated[bool, typer.Option(help="Resume runs that another version started; stamped.")] = False,
+    ray: Ray = None,
+    worker_cpus: WorkerCpus = 1,
+    worker_gpus: WorkerGpus = 0,
 ) -> None:
     """Train and evaluate every model on every split, then write the report. Start it again to go on."""
-    paths.existing_file(experiment, "experiment file")
+    paths.existing_file(experiment)
     paths.output_folder(out)
     from marble.specs import read_toml
 
     read_toml(experiment)  # a slip in its syntax is said before torch is loaded
+    from marble import devices
     from marble.cli.live import follow
     from marble.compute import Executor, Inline, Processes, locks
     from marble.experiment import Experiment
     from marble.training.protocol import run_all
 
+    where = devices.choose(device)
     loaded = Experiment.load(experiment)
     with locks.hold(out / loaded.name / f".run{locks.SUFFIX}", f"experiment '{loaded.name}'"):
-        planned = loaded.plan(out, threads=threads, allow_drift=allow_drift)
+        planned = loaded.plan(out, threads=threads, allow_drift=allow_drift, device=str(where))
+        typer.echo(f"training on {devices.describe(where)}")
         typer.echo(loaded.cohort(out).summary())
-        executor: Executor = Inline() if workers == 1 else Processes(workers, threads_per_worker=threads)
-        with follow(loaded.name, planned, workers, terminal.console()) as tell:
+        executor: Executor
+        if ray is not None:
+            executor = cluster(ray, workers, worker_cpus, worker_gpus)
+        else:
+            executor = Inline() if workers in (None, 1) else Processes(workers, threads_per_worker=threads)
+        with follow(loaded.name, planned, workers or 1, terminal.console()) as tell:
             outcomes = run_all(planned, executor, tell)
         if any(outcome.ok for outcome in outcomes):
             write_and_show(out / loaded.name, out / loaded.name / "report")

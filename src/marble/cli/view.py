@@ -19,6 +19,7 @@ def view(
     token: Annotated[
         str | None, typer.Option(envvar="MARBLE_VIEW_TOKEN", help="Ask every request for this secret.")
     ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
     notes: Annotated[bool, typer.Option("--notes", help="Let notes on slides be written, into notes.json.")] = False,
 ) -> None:
     """Look at slides, attention and results in the browser; nothing leaves this machine."""
@@ -27,4 +28,14 @@ def view(
             paths.existing_folder(folder)
     from marble.viewer.serve import serve
 
-    serve(source, slides=slides, store=store, host=host, port=port, token=token, tell=typer.echo, notes=notes)
+    serve(
+        source,
+        slides=slides,
+        store=store,
+        host=host,
+        port=port,
+        token=token,
+        tell=typer.echo,
+        notes=notes,
+        device=device,
+    )

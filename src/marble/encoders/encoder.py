@@ -30,6 +30,8 @@ class Encoder:
         precision: of its arithmetic.
         device: where it runs.
         backend: what runs it, for the record.
+        feeders: threads that may call `run` at once with profit, one for each accelerator; None on a CPU, where every
+            thread may.
     """
 
     row: EncoderRow
@@ -40,6 +42,7 @@ class Encoder:
     precision: str = "float32"
     device: str = "cpu"
     backend: str = "torch"
+    feeders: int | None = None
 
     @property
     def name(self) -> str:

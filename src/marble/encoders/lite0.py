@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from marble import files
+from marble import devices, files
 from marble.errors import IntegrityError, UnavailableError
 
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -118,12 +118,13 @@ def _conv(
 
 def run_torch(net: list[Conv], device: str) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
     """Run the folded network in torch, channels last."""
-    layout = torch.channels_last
+    layout, place = torch.channels_last, torch.device(device)
     placed = [(c, c.weight.to(device).contiguous(memory_format=layout), c.bias.to(device)) for c in net]
 
     @torch.inference_mode()
     def run(tiles: NDArray[np.uint8]) -> NDArray[np.float32]:
-        x = torch.from_numpy(tiles).to(device).permute(0, 3, 1, 2)  # (n, 3, px, px), channels last without a copy
+        # (n, 3, px, px), channels last without a copy
+        x = devices.to_device(torch.from_numpy(tiles), place).permute(0, 3, 1, 2)
         x = ((x.float() - MEAN) / STD).contiguous(memory_format=layout)
         kept = x
         for conv, weight, bias in placed:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Literal
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from marble import devices
 from marble.bags.tensors import map_file
 from marble.encoders import lite0
 from marble.encoders.catalogue import EncoderRow, Rgb, encoder_row
@@ -22,6 +25,7 @@ from marble.errors import InputError
 
 Precision = Literal["float32", "float16", "bfloat16"]
 Backend = Literal["auto", "onnx", "torch"]
+Run = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -40,13 +44,24 @@ def load_encoder(
     Args:
         name: which encoder.
         weights: a local safetensors file, or a folder that holds one.
-        device: "cpu", "cuda", "cuda:1", ...
+        device: what `devices.choose` knows; several, comma-separated, share the batches.
         precision: float16 and bfloat16 only on a GPU.
         backend: for `lite0` on a CPU: ONNX Runtime, torch, or whichever is faster here ("auto").
         allow_download: fetch weights that are not here; otherwise nothing is ever downloaded.
         expect_sha256: refuse weights whose file has another hash.
     """
     row = encoder_row(name)
+    places = devices.choose_several(device)
+    if len(places) > 1:
+        each = [
+            load_encoder(
+                name, weights, device=str(place), precision=precision, backend=backend, allow_download=allow_download,
+                expect_sha256=expect_sha256,
+            )
+            for place in places
+        ]  # fmt: skip
+        return replace(each[0], run=shared_among([one.run for one in each]), device=device, feeders=len(each))
+    device = str(places[0])
     if precision != "float32" and torch.device(device).type == "cpu":
         raise InputError(
             f"precision {precision} is slower and less exact than float32 on a CPU",
@@ -57,8 +72,10 @@ def load_encoder(
     if row.family == "colour":
         return Encoder(row, DIM, row.input_px or 0, colour_statistics, None, backend="numpy")
     if row.family == "lite0":
-        return _load_lite0(row, given, device, precision, backend, expect_sha256)
-    return _load_timm(row, given, device, precision, expect_sha256, allow_download=allow_download)
+        loaded = _load_lite0(row, given, device, precision, backend, expect_sha256)
+    else:
+        loaded = _load_timm(row, given, device, precision, expect_sha256, allow_download=allow_download)
+    return loaded if places[0].type == "cpu" else replace(loaded, feeders=1)
 
 
 def _load_lite0(
@@ -136,18 +153,34 @@ def _load_timm(
     return Encoder(row, dim, input_px, run, digest, precision, device, "timm")
 
 
+def shared_among(runs: Sequence[Run]) -> Run:
+    """One encoder on several devices: a batch goes to whichever is free, and each has one at a time."""
+    free: SimpleQueue[Run] = SimpleQueue()
+    for run in runs:
+        free.put(run)
+
+    def run_on_one(tiles: NDArray[np.uint8]) -> NDArray[np.float32]:
+        run = free.get()
+        try:
+            return run(tiles)
+        finally:
+            free.put(run)
+
+    return run_on_one
+
+
 def run_module(
     model: nn.Module, mean: Rgb, std: Rgb, device: str, precision: Precision
 ) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
     """Run a torch module on uint8 tiles: scale to 0..1, normalise, forward."""
-    dtype = _DTYPES[precision]
+    dtype, place = _DTYPES[precision], torch.device(device)
     model = model.eval().requires_grad_(False).to(device=device, dtype=dtype)
     shift = torch.tensor(mean, device=device)[:, None, None]  # (3, 1, 1)
     scale = torch.tensor(std, device=device)[:, None, None]
 
     @torch.inference_mode()
     def run(tiles: NDArray[np.uint8]) -> NDArray[np.float32]:
-        x = torch.from_numpy(tiles).to(device).permute(0, 3, 1, 2).float() / 255  # (n, 3, px, px)
+        x = devices.to_device(torch.from_numpy(tiles), place).permute(0, 3, 1, 2).float() / 255  # (n, 3, px, px)
         x = ((x - shift) / scale).to(dtype).contiguous()
         tokens: NDArray[np.float32] = model(x).float().cpu().numpy()
         return tokens

@@ -96,13 +96,16 @@ class Experiment:
             )
         )
 
-    def plan(self, out: str | Path, threads: int = 1, allow_drift: bool = False) -> list[PlannedRun]:
+    def plan(
+        self, out: str | Path, threads: int = 1, allow_drift: bool = False, device: str = "cpu"
+    ) -> list[PlannedRun]:
         """Every run of the experiment, model by model within each split, with the held-out patients' files."""
         require(self.spec.track)
         out = Path(out)
         cohort, store = self.cohort(out), self.store(out)
         stock = Stock.of(cohort, store)
-        runs = [self.plan_split(cohort, stock, split, out, threads, allow_drift) for split in self.splits(cohort)]
+        splits = self.splits(cohort)
+        runs = [self.plan_split(cohort, stock, split, out, threads, allow_drift, device=device) for split in splits]
         return list(itertools.chain.from_iterable(runs))
 
     def plan_split(
@@ -114,6 +117,7 @@ class Experiment:
         threads: int,
         allow_drift: bool,
         required: Sequence[str] = PARTS,
+        device: str = "cpu",
     ) -> list[PlannedRun]:
         """Every model on one split; no part of it that is `required` may be empty."""
         parts = {part: _cases(cohort, set(getattr(split, part)), stock.slides) for part in PARTS}
@@ -151,6 +155,7 @@ class Experiment:
                         about=about,
                         allow_drift=allow_drift,
                         track=self.spec.track,
+                        device=device,
                     )
                 )
         return planned
@@ -211,7 +216,7 @@ class Experiment:
         if model.standardise is not None:
             changes["standardise"] = model.standardise
         if issubclass(kind, ClosedForm):  # for losses that are convex, and of vectors it standardises itself
-            return "solved", COMMON, {}
+            return "solved", replace(COMMON, epochs=1, warmup=0), {}
         if asked == "authors":
             recipe, options = kind.as_authors(self.spec.task)
             own = {key: value for key, value in changes.items() if key == "standardise"}

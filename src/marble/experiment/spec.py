@@ -82,6 +82,7 @@ class TrainSpec(Spec):
     clip: float | None = Field(default=None, gt=0)
     select_by: Literal["metric", "loss", "last"] | None = None
     ema: float | None = Field(default=None, gt=0, lt=1)
+    precision: Literal["float32", "tf32", "bfloat16"] | None = Field(default=None, description="of projections")
     survival_loss: Literal["cox", "nll"] | None = None
     risk_set: Literal["bank", "group"] = "bank"
     regression_loss: Literal["squared", "huber"] = "squared"
@@ -95,7 +96,7 @@ class TrainSpec(Spec):
     def changes(self) -> dict[str, Any]:
         names = (
             "standardise", "epochs", "warmup", "lr", "weight_decay", "patience", "clip", "select_by", "ema",
-            "survival_loss",
+            "precision", "survival_loss",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 

@@ -104,11 +104,24 @@ def encode_level(
     def encode(part: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return part[0], encoder.encode(part[1])
 
-    for tiles, tokens in in_order(pool, encode, batches(whole_tiles(), batch), ahead=threads + 1):
-        features[tiles] = tokens
-        encoded[tiles] = True
-        tell(len(tiles))
+    with _encoding_pool(encoder, pool, threads) as (feeding, ahead):
+        for tiles, tokens in in_order(feeding, encode, batches(whole_tiles(), batch), ahead=ahead):
+            features[tiles] = tokens
+            encoded[tiles] = True
+            tell(len(tiles))
     return LevelTokens(features, encoded, missing, None if quality is None else looks, rejected)
+
+
+@contextmanager
+def _encoding_pool(
+    encoder: Encoder, pool: ThreadPoolExecutor, threads: int
+) -> Iterator[tuple[ThreadPoolExecutor, int]]:
+    """Who calls the encoder, and how far ahead: on a CPU the threads that read; else one feeder for each device."""
+    if encoder.feeders is None:
+        yield pool, threads + 1
+        return
+    with ThreadPoolExecutor(encoder.feeders, thread_name_prefix="marble-feeder") as feeding:
+        yield feeding, 2 * encoder.feeders + 1
 
 
 def batches(parts: Iterable[Batch], size: int) -> Iterator[Batch]:

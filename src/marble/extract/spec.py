@@ -65,7 +65,7 @@ class Machine:
     """Where and how fast an extraction runs; none of it changes a bag.
 
     Args:
-        device: of the encoder.
+        device: of the encoder; several, comma-separated, share its batches.
         threads: that read and encode side by side in this process; 0 takes every core it may use.
         weights: encoder name -> local weights file.
         allow_download: fetch weights that are not here.

@@ -68,9 +68,13 @@ def draw_heatmap(
     return framed(inner, Frame(words.title, words.lines, um_per_px, (colours, low, high, tiles.name)))
 
 
-def write_png(path: str | Path, pixels: Pixels) -> Path:
-    """Publish a picture as PNG."""
+def png_bytes(pixels: Pixels) -> bytes:
     good, data = cv2.imencode(".png", np.ascontiguousarray(pixels[:, :, ::-1]))
     if not good:
-        raise InputError("the picture could not be written as PNG", where=path)
-    return files.publish(path, data.tobytes())
+        raise InputError("the picture could not be written as PNG")
+    return data.tobytes()
+
+
+def write_png(path: str | Path, pixels: Pixels) -> Path:
+    """Publish a picture as PNG."""
+    return files.publish(path, png_bytes(pixels))

@@ -15,8 +15,9 @@ from marble.attribution.tile_map import TileMap
 from marble.bags.bag import Bag
 from marble.bags.store import file_stem
 from marble.errors import InputError
+from marble.heatmaps.faithfulness import curve_numbers, curves_png
 from marble.heatmaps.geojson import write_geojson
-from marble.heatmaps.overlay import Words, blank, draw_heatmap, write_png
+from marble.heatmaps.overlay import Words, blank, blend, draw_heatmap, png_bytes, write_png
 from marble.heatmaps.sheet import contact_sheet
 from marble.prediction import Answer, Predictor
 from marble.slides.slide import Box, Slide
@@ -76,7 +77,9 @@ def write_heatmaps(
     numbers: dict[str, object] = {"prediction": explanation.answer.row(), "mode": spec.mode,
                                   "target": explanation.target, "run": predictor.run.record["job"]}  # fmt: skip
     if spec.curves:
-        numbers["faithfulness"] = _faithfulness(predictor, bag, explanation, shown[-1])
+        measured, score = _faithfulness(predictor, bag, explanation, shown[-1])
+        numbers["faithfulness"] = {"score": score, "level": shown[-1].level, **curve_numbers(measured)}
+        written.append(files.publish(out / f"{stem}-curves.png", curves_png(measured, score, bag.slide_id)))
     written.append(files.publish_json(out / f"{stem}.json", numbers))
     return Written(sentence(explanation.answer), tuple(written), explanation.answer.warnings)
 
@@ -106,21 +109,24 @@ def _sheet(slide: Slide, explanation: Explanation, fine: TileMap, count: int, wo
     return contact_sheet(crop, fine, coarse, f"{words.title}: {words.lines[0]}", count=count)
 
 
-def _faithfulness(predictor: Predictor, bag: Bag, explanation: Explanation, tiles: TileMap) -> dict[str, object]:
-    target = explanation.target or explanation.answer.label
-    score = score_of(predictor.task, target)
+def _faithfulness(predictor: Predictor, bag: Bag, explanation: Explanation, tiles: TileMap) -> tuple[Curves, str]:
+    """Both curves of a map, and the name of the score they are about."""
+    score = score_of(predictor.task, explanation.target or explanation.answer.label)
     values = torch.from_numpy(tiles.values)
-    curves: Curves = deletion_insertion(predictor.model, bag, values, score, level=tiles.level)
-    return {
-        "score": score.name,
-        "level": tiles.level,
-        "removed": curves.removed.tolist(),
-        "deletion": curves.deletion.tolist(),
-        "present": curves.present.tolist(),
-        "insertion": curves.insertion.tolist(),
-        "deletion_area": curves.deletion_area,
-        "insertion_area": curves.insertion_area,
-    }
+    return deletion_insertion(predictor.model, bag, values, score, level=tiles.level), score.name
+
+
+def small_heatmap(predictor: Predictor, bag: Bag, slide_file: Path | None, px: int) -> bytes:
+    """The attention of the finest level over the slide as a small PNG without a frame, for a list of cases."""
+    tiles = explain(predictor, bag).maps[-1]
+    size = bag.l0_size_px
+    if slide_file is None:
+        return png_bytes(blend(blank(size, px), size, tiles))
+    slide = _same_slide(Slide.open(slide_file, mpp=_mpp(bag)), bag)
+    try:
+        return png_bytes(blend(slide.thumbnail(px), size, tiles))
+    finally:
+        slide.close()
 
 
 def _mpp(bag: Bag) -> float | None:

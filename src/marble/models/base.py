@@ -122,6 +122,11 @@ class BagModel(nn.Module):
         """Named parameters in groups that are clipped apart from each other (DTFD's two tiers); one by default."""
         return [list(self.named_parameters())]
 
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are, and bags must be."""
+        return next(self.parameters()).device
+
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())
 

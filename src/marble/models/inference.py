@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from marble.bags.augment import canonical, generator, reorder
+from marble.bags.augment import canonical, generator, random_orders, reorder
 from marble.bags.bag import Bag
 from marble.errors import InputError, NonFiniteError
 from marble.models.base import BagModel
@@ -42,18 +42,21 @@ class Prediction:
 
 @torch.no_grad()
 def infer(model: BagModel, bag: Bag, orders: int = ORDERS) -> Prediction:
-    """Predict; bitwise the same for every order `bag` may be stored in."""
+    """Predict; bitwise the same for every order `bag` may be stored in.
+
+    The bag is moved to where the model is, and its orders are dealt there; the answer is on the CPU.
+    """
     if orders < 1:
         raise InputError(f"orders must be at least 1, got {orders}")
     was_training = model.training
     model.eval()
     try:
-        base = canonical(bag)
+        base = canonical(bag).to(model.device)
         runs = [_one(model, base, k) for k in range(orders if model.order_sensitive else 1)]
     finally:
         model.train(was_training)
-    logits = torch.stack([run[0] for run in runs])  # (K, outputs)
-    attention = torch.stack([run[2] for run in runs]).mean(dim=0)  # (T,)
+    logits = torch.stack([run[0] for run in runs]).cpu()  # (K, outputs)
+    attention = torch.stack([run[2] for run in runs]).mean(dim=0).cpu()  # (T,)
     if not bool(torch.isfinite(logits).all() and torch.isfinite(attention).all()):
         raise NonFiniteError("the model's prediction is NaN or infinite", where=bag.slide_id)
     level = runs[0][3]
@@ -61,9 +64,9 @@ def infer(model: BagModel, bag: Bag, orders: int = ORDERS) -> Prediction:
         slide_id=bag.slide_id,
         logits=logits.mean(dim=0),
         logits_by_order=logits,
-        embedding=torch.stack([run[1] for run in runs]).mean(dim=0),
+        embedding=torch.stack([run[1] for run in runs]).mean(dim=0).cpu(),
         attention=attention,
-        cells=base.levels[level].cells,
+        cells=base.levels[level].cells.cpu(),
         level=level,
     )
 
@@ -73,8 +76,7 @@ def _one(model: BagModel, base: Bag, k: int) -> tuple[Tensor, Tensor, Tensor, in
     if k == 0:
         out = model(base)
         return out.logits, out.embedding, out.attention, out.level
-    rng = generator("evaluation-order", k)
-    orders = [torch.randperm(len(level), generator=rng) for level in base.levels]
+    orders = random_orders(base, generator("evaluation-order", k))
     out = model(reorder(base, orders))
     attention = torch.empty_like(out.attention)
     attention[orders[out.level]] = out.attention

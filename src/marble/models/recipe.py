@@ -36,7 +36,7 @@ class Recipe:
     side_label_smoothing: float = 0.0  # of the cross-entropy of `Output.side`; the main prediction's has none
     survival_loss: Literal["cox", "nll"] = "cox"
     sampling: Literal["shuffle", "weighted", "fixed"] = "shuffle"
-    precision: Literal["float32", "mixed-float16"] = "float32"
+    precision: Literal["float32", "tf32", "bfloat16", "mixed-float16"] = "float32"
     standardise: bool = False  # tokens by the training slides' mean and SD, per level and feature
     ema: float | None = None  # decay of the averaged weights that are validated and kept; None keeps the weights
     decay_exempt: bool = True  # biases, norms and SSM parameters are kept out of weight decay

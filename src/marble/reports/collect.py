@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marble.errors import InputError, RunError
+from marble.specs import unknown_choice
 from marble.targets import Target
 from marble.tasks.base import Calibration, Ints, Metric, Scored, Task
 from marble.training.job import TaskSpec
@@ -93,6 +94,8 @@ class Results:
     task: Task
     models: tuple[ModelResults, ...]
     left_out: tuple[int, ...] = ()  # repeats that some model has not finished; the table compares the others
+    asked: str | None = None  # the reference, where somebody chose one
+    time_unit: str = ""  # of survival times, which the cohort's table does not say
 
     @property
     def metric_names(self) -> list[str]:
@@ -100,8 +103,8 @@ class Results:
 
     @property
     def reference(self) -> ModelResults | None:
-        """The model all others are tested against: the first that is MARBLE as the paper has it."""
-        named = [model for model in self.models if model.key == REFERENCE]
+        """The model all others are tested against: the one asked for, or the first that is the paper's MARBLE."""
+        named = [model for model in self.models if model.key == (self.asked or REFERENCE)]
         marbles = [model for model in self.models if model.record["model"]["name"] == "marble"]
         return next(iter(named or marbles), None)
 
@@ -116,8 +119,11 @@ class Results:
         return first
 
 
-def collect(root: str | Path) -> Results:
-    """Read every finished run below `root`; they must belong to one experiment and one task."""
+def collect(root: str | Path, reference: str | None = None) -> Results:
+    """Read every finished run below `root`; they must belong to one experiment and one task.
+
+    `reference` names the model that all others are tested against.
+    """
     folders = find_runs(root)
     if not folders:
         raise InputError("no finished run here", where=root, hint="Make runs with `marble run EXPERIMENT.toml`")
@@ -134,7 +140,10 @@ def collect(root: str | Path) -> Results:
     models = tuple(_chosen(key, variants) for key, variants in by_key.items())
     models, left_out = _finished_by_all(models, root)
     _require_same_splits(models, root)
-    return Results(experiments.pop(), spec, spec.build(), _reference_first(models), left_out)
+    if reference is not None and reference not in by_key:
+        raise InputError(unknown_choice("model", reference, list(by_key)), where="--reference")
+    ordered = _reference_first(models, reference or REFERENCE)
+    return Results(experiments.pop(), spec, spec.build(), ordered, left_out, reference)
 
 
 def _repeat(folder: Path, record: dict[str, Any]) -> Repeat:
@@ -209,5 +218,5 @@ def _require_same_splits(models: Sequence[ModelResults], root: str | Path) -> No
             )
 
 
-def _reference_first(models: Sequence[ModelResults]) -> tuple[ModelResults, ...]:
-    return tuple(sorted(models, key=lambda model: (model.key != REFERENCE, model.key)))
+def _reference_first(models: Sequence[ModelResults], reference: str) -> tuple[ModelResults, ...]:
+    return tuple(sorted(models, key=lambda model: (model.key != reference, model.key)))

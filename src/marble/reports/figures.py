@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FixedLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator, NullFormatter
 
 from marble.reports.collect import ModelResults
 from marble.reports.compare import Comparison
 from marble.reports.confusion import confusion
 from marble.reports.curves import calibration, precision_recall, roc
+from marble.reports.hazard import hazard_ratio
+from marble.reports.learning import learning_curves
 from marble.reports.panels import FULL_IN, HALF_IN, PALETTE, folded, legend_below, panels, styled
 from marble.tasks.base import Bools, Floats, Task, Undefined, outcome_arrays
 from marble.tasks.kaplan_meier import KaplanMeier, logrank
+
+RISK_GROUPS = (
+    "Test patients of all repeats by risk group; the cut is each run's training median. Below the axis: how many are "
+    "still followed. HR: hazard ratio of high against low risk, with its 95 % interval."
+)
 
 
 def all_figures(comparison: Comparison) -> dict[str, tuple[str, Figure]]:
@@ -31,9 +39,10 @@ def all_figures(comparison: Comparison) -> dict[str, tuple[str, Figure]]:
         ("confusion", "Confusion on the test cases of all repeats; rows are the truth.", confusion),
         (
             "kaplan-meier",
-            "Test patients of all repeats by risk group; the cut is each run's training median.",
+            RISK_GROUPS,
             kaplan_meier,
         ),
+        ("learning", "Loss by epoch, every run; training and validation.", learning_curves),
         ("choice", "Every candidate value: validation, which decides, and test, which is only shown.", choice_curve),
         ("cost", "Size against quality; bars are the 95 % interval.", cost),
         (
@@ -81,26 +90,36 @@ def kaplan_meier(comparison: Comparison) -> Figure | None:
     groups = [_risk_groups(results.task, model) for model in results.models]
     if any(found is None for found in groups):
         return None
-    figure, axes = panels(len(results.models), width=FULL_IN / 3, height=3.2)
+    figure, axes = panels(len(results.models), width=FULL_IN / 3, height=3.7)
     for axis, model, found in zip(axes, results.models, groups, strict=True):
         assert found is not None
         time, event, high = found
-        for group, colour, name in ((~high, PALETTE[0], "low risk"), (high, PALETTE[1], "high risk")):
+        for group, colour in ((~high, PALETTE[0]), (high, PALETTE[1])):
             if not group.any():
                 continue
             curve = KaplanMeier.fit(time[group], event[group])
             low_band, high_band = curve.interval()
             x = np.append(0.0, curve.times)
-            axis.step(
-                x, np.append(1.0, curve.survival), where="post", color=colour, label=f"{name} (n = {group.sum()})"
-            )
+            axis.step(x, np.append(1.0, curve.survival), where="post", color=colour)
             axis.fill_between(x, np.append(1, low_band), np.append(1, high_band), step="post", color=colour, alpha=0.15)
-        test = logrank(time, event, high)
+        test, ratio = logrank(time, event, high), hazard_ratio(time, event, high)
         said = str(test) if isinstance(test, Undefined) else f"log-rank p = {test.p_value:.3g}"
+        said = f"HR {ratio}; {said}" if isinstance(ratio, Undefined) else f"{ratio}; {said}"
         axis.set_title(f"{folded(model.key, FULL_IN / 3)}\n{folded(said, FULL_IN / 3)}", fontsize=8)
-        axis.set(xlabel="Time", ylabel="Survival", ylim=(0, 1.02))
-        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
+        axis.set(ylabel="Survival", ylim=(0, 1.02), xlim=(0, None))
+        _numbers_at_risk(axis, time, high, comparison.results.time_unit)
+    for colour, name in ((PALETTE[0], "low risk"), (PALETTE[1], "high risk")):
+        axes[0].plot([], [], color=colour, label=name)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
     return figure
+
+
+def _numbers_at_risk(axis: Axes, time: Floats, high: Bools, unit: str) -> None:
+    """Under each tick how many of either group are still followed: low risk above, high risk below."""
+    ticks = [tick for tick in MaxNLocator(5).tick_values(0, float(time.max())) if 0 <= tick <= time.max()]
+    labels = [f"{tick:g}\n{int((time[~high] >= tick).sum())}\n{int((time[high] >= tick).sum())}" for tick in ticks]
+    axis.set_xticks(ticks, labels)
+    axis.set_xlabel(f"Time{f' ({unit})' if unit else ''}; at risk: low, high")
 
 
 def choice_curve(comparison: Comparison) -> Figure | None:

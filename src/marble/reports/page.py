@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,25 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from marble import files
-from marble.reports.collect import collect
+from marble.reports.cases import SHOWN, Case, errors, extremes
+from marble.reports.collect import Results, collect
 from marble.reports.compare import Comparison, compare
 from marble.reports.figures import all_figures
 from marble.reports.panels import HALF_IN
+from marble.reports.setup import setup_rows
 from marble.reports.tables import caption, table_csv, table_latex, table_markdown, table_rows
 from marble.version import VERSION
+
+VIEWER = "http://127.0.0.1:8765"
+
+
+@dataclass(frozen=True)
+class CaseLooks:
+    """How cases look: a picture (PNG) by run id and slide id, and where the viewer listens that links lead to."""
+
+    pictures: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
+    viewer: str = VIEWER
+
 
 #: CSS pixels per inch of a figure, the same for all, so that text has one size throughout the page
 SCALE = 118
@@ -27,8 +42,8 @@ def write_report(runs: str | Path, out: str | Path) -> Path:
     return write_comparison(compare(collect(runs)), out)
 
 
-def write_comparison(comparison: Comparison, out: str | Path) -> Path:
-    """The same from what was compared already."""
+def write_comparison(comparison: Comparison, out: str | Path, looks: CaseLooks | None = None) -> Path:
+    """The same from what was compared already; `looks` are pictures of cases that somebody with a model has drawn."""
     target = Path(out)
     files.publish(target / "table.csv", table_csv(comparison))
     files.publish(target / "table.md", table_markdown(comparison))
@@ -41,7 +56,7 @@ def write_comparison(comparison: Comparison, out: str | Path) -> Path:
         wide = figure.get_figwidth() > 1.1 * HALF_IN
         pictures.append({"stem": stem, "caption": text, "data": base64.b64encode(png).decode(), "wide": wide,
                          "width_px": round(SCALE * figure.get_figwidth())})  # fmt: skip
-    return files.publish(target / "index.html", _page(comparison, _in_rows(pictures)))
+    return files.publish(target / "index.html", _page(comparison, _in_rows(pictures), looks or CaseLooks()))
 
 
 def _in_rows(pictures: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -64,7 +79,7 @@ def _in_rows(pictures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows + waiting
 
 
-def _page(comparison: Comparison, pictures: list[dict[str, Any]]) -> str:
+def _page(comparison: Comparison, pictures: list[dict[str, Any]], looks: CaseLooks) -> str:
     header, body = table_rows(comparison)
     environment = Environment(
         loader=PackageLoader("marble.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -77,6 +92,8 @@ def _page(comparison: Comparison, pictures: list[dict[str, Any]]) -> str:
         rows=[[_cell(text) for text in row] for row in body],
         reference=None if results.reference is None else results.reference.key,
         caption=caption(comparison),
+        setup=setup_rows(results),
+        sections=_sections(results, looks),
         pictures=pictures,
         runs=[
             {
@@ -92,6 +109,33 @@ def _page(comparison: Comparison, pictures: list[dict[str, Any]]) -> str:
         ],
         version=VERSION,
     )
+
+
+def _sections(results: Results, looks: CaseLooks) -> list[dict[str, Any]]:
+    """The cases worth a look, in cards: errors, and the extremes of the reference."""
+    wrong, ends = errors(results), extremes(results)
+    sections = []
+    if wrong:
+        more = "" if len(wrong) <= SHOWN else f" Of {len(wrong)} errors the {SHOWN} surest are shown."
+        note = f"Test cases whose class was called wrong, the surest first.{more}"
+        sections.append({"title": "Errors", "note": note, "cards": [_card(one, looks) for one in wrong[:SHOWN]]})
+    name = (results.reference or results.models[0]).key
+    note = f"Test cases of which {name} says most and least."
+    sections.append({"title": "Extreme cases", "note": note, "cards": [_card(one, looks) for one in ends]})
+    return sections
+
+
+def _card(case: Case, looks: CaseLooks) -> dict[str, Any]:
+    slide_id = case.slide_ids[0]
+    picture = looks.pictures.get((case.job, slide_id))
+    return {
+        "case": case,
+        "slide": slide_id,
+        "more": len(case.slide_ids) - 1,
+        "link": f"{looks.viewer.rstrip('/')}{case.path(slide_id)}",
+        "number": f"{case.number:.3f}",
+        "picture": None if picture is None else base64.b64encode(picture).decode(),
+    }
 
 
 def _cell(text: str) -> dict[str, str]:

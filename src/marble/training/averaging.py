@@ -43,7 +43,7 @@ class WeightAverage:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.steps = int(state["steps"])
-        self.mean = self.mean_of(state)
+        self.mean = {name: mean.to(self.model.device) for name, mean in self.mean_of(state).items()}
 
     @staticmethod
     def mean_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

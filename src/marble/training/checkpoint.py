@@ -40,7 +40,7 @@ def save_checkpoint(root: Path, epoch: int, parts: Mapping[str, Mapping[str, Ten
     def fill(folder: Path) -> None:
         hashes = {}
         for name, tensors in parts.items():
-            data = to_bytes(tensors, {"part": name, "epoch": epoch})
+            data = to_bytes({key: tensor.cpu() for key, tensor in tensors.items()}, {"part": name, "epoch": epoch})
             (folder / f"{name}.safetensors").write_bytes(data)
             hashes[name] = files.sha256_bytes(data)
         body = {"epoch": epoch, "state": state, "sha256": hashes}

@@ -11,6 +11,7 @@ import torch
 from marble import files
 from marble.bags.augment import generator
 from marble.bags.tensors import map_file, to_bytes
+from marble.devices import choose
 from marble.errors import RunError
 from marble.models import BagModel, build
 from marble.models.zoo.probe import ClosedForm
@@ -30,13 +31,15 @@ def fit(
     progress: Progress | None = None,
     allow_drift: bool = False,
     track: Sequence[Tracker] = (),
+    device: str = "cpu",
 ) -> BagModel:
     """Train, or go on where a killed run stopped; return the model with the weights chosen on validation.
 
     Writes `checkpoints/`, `history.csv` and, at the end, `model.safetensors` and `fit.json` into `folder`. A folder
-    that holds a finished fit of the same job is not trained again. `track` names trackers of the history.
+    that holds a finished fit of the same job is not trained again. `track` names trackers of the history; `device` is
+    one that `devices.choose` knows, and the model comes back on it.
     """
-    root = Path(folder)
+    root, there = Path(folder), choose(device)
     torch.set_num_threads(job.threads)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(int(generator(job.seed, "init").initial_seed() % 2**63))
@@ -44,21 +47,21 @@ def fit(
     model = build(job.model, job.dim, task.outputs, **job.options)
     if _finished(root, job):
         _drop_checkpoints(root)
-        return load_chosen(model, root)
+        return load_chosen(model, root).to(there)
     files.sweep(root / "checkpoints")
-    _record_start(root, job, allow_drift)
+    _record_start(root, job, there.type, allow_drift)
     with open_trackers(track, root, job) as trackers:
         if isinstance(model, ClosedForm):  # seconds: a killed one is solved again, to the same bits
             result = solve_fit(job, task, model)
             files.publish(root / "history.csv", history_csv(result.history))
             trackers.write(result.history)
         else:
-            loop = TrainingLoop(job, root, task, model, progress, trackers)
+            loop = TrainingLoop(job, root, task, model.to(there), progress, trackers)
             loop.run()
             result = loop.result()
     model.load_state_dict(result.tensors)
     _publish_result(root, job, task, model, result)
-    return model
+    return model.to(there)
 
 
 def load_chosen(model: BagModel, root: Path) -> BagModel:
@@ -80,10 +83,12 @@ def _finished(root: Path, job: FitJob) -> bool:
     return path.exists() and bool(files.read_json(path)["job"] == job.fingerprint())
 
 
-def _record_start(root: Path, job: FitJob, allow_drift: bool) -> None:
-    """A half-done fit goes on only as the same job of the same version; anything else would be neither."""
+def _record_start(root: Path, job: FitJob, device: str, allow_drift: bool) -> None:
+    """A half-done fit goes on only as the same job of the same version on the same kind of device: anything else would
+    be neither.
+    """
     path = root / "job.json"
-    now = {"job": job.fingerprint(), "version": VERSION, "torch": torch.__version__}
+    now = {"job": job.fingerprint(), "version": VERSION, "torch": torch.__version__, "device": device}
     drift = False
     if path.exists():
         then = files.read_json(path)
@@ -113,6 +118,8 @@ def _publish_result(root: Path, job: FitJob, task: Task, model: BagModel, result
             "val": {key.removeprefix("val_"): value for key, value in chosen.items() if key.startswith("val_")},
             "selected_by": task.select_by,
             "notes": result.notes,
+            "device": model.device.type,
+            "precision": result.precision,
             "drift": bool(files.read_json(root / "job.json")["drift"]),
             "seconds": result.seconds,
         },

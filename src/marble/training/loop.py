@@ -30,6 +30,7 @@ from marble.training.averaging import WeightAverage
 from marble.training.checkpoint import Checkpoint, load_checkpoint, newest, prune, save_checkpoint
 from marble.training.evaluate import history_row, validate
 from marble.training.job import FitJob
+from marble.training.losses import LateLosses
 from marble.training.optim import Optimizer, learning_rate, plateau_factor
 from marble.training.precision import Precision
 from marble.training.prefetch import prefetch
@@ -92,7 +93,7 @@ class TrainingLoop:
         self.patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
         self.target_of = {slide: case.target.value() for case in job.train for slide in case.slides}
         self.criterion: Criterion = task.criterion(self.target_of, self.patient_of)
-        self.precision = Precision(self.recipe)
+        self.precision = Precision(self.recipe, model.device)
         self.optimizer = Optimizer(model, self.recipe, mixed=self.precision.mixed)
         self.average = None if self.recipe.ema is None else WeightAverage(model, self.recipe.ema)
         self.slides = sorted(self.patient_of)
@@ -115,7 +116,8 @@ class TrainingLoop:
             self._save()
         while self.at.epoch < self.recipe.epochs and not self._patience_is_over():
             began = time.perf_counter()
-            loss = self._train_epoch()
+            with self.precision.products():
+                loss = self._train_epoch()
             self._validate(loss)
             self.at.seconds += time.perf_counter() - began
             self._save()
@@ -135,7 +137,7 @@ class TrainingLoop:
         self.factor = plateau_factor(
             self.recipe, [row["val_loss"] for row in self.at.history if isinstance(row["val_loss"], float)]
         )
-        total = 0.0
+        losses = LateLosses(self.at.epoch + 1)
         group: list[tuple[str, Output]] = []
         pending = False  # gradients that no step has used yet; none may outlive the epoch, checkpoints do not hold them
         for place, (slide, bag) in enumerate(prefetch(self._augmented, order)):
@@ -147,24 +149,18 @@ class TrainingLoop:
             loss = self._group_loss(group)
             group = []
             if loss is not None:
-                total += self._backward(loss, slide, place)
+                self._backward(loss)
+                losses.add(loss.detach(), slide, place)
                 pending = True
             if pending and ((place + 1) % (self.recipe.accumulate * self.group) == 0 or last):
                 self._step(slide, place)
                 pending = False
-        return total / len(order)
+        return losses.total() / len(order)
 
-    def _backward(self, loss: Tensor, slide: str, place: int) -> float:
-        """Add the gradients of `loss`; its value."""
-        if not torch.isfinite(loss):
-            raise NonFiniteError(
-                f"loss is {float(loss.detach())} at epoch {self.at.epoch + 1}, step {place + 1}",
-                where=slide,
-                hint="Lower the learning rate, or check this slide's features with `marble verify`",
-            )
+    def _backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`."""
         slides = self.recipe.accumulate if self.recipe.accumulate_by == "mean" else 1
         torch.autograd.backward(self.optimizer.scaled(loss / slides))
-        return float(loss.detach())
 
     def _step(self, slide: str, place: int) -> None:
         try:
@@ -213,7 +209,11 @@ class TrainingLoop:
 
     def _augmented(self, slide: str) -> Bag:
         # Models that read tiles in raster order see the same order here as in a prediction.
-        return self.model.augment(self._canonical(slide), generator(self.job.seed, self.at.epoch, slide, "augment"))
+        rng = generator(self.job.seed, self.at.epoch, slide, "augment")
+        return self.model.augment(self._canonical(slide), rng).to(self.model.device)
+
+    def _placed(self, slide: str) -> Bag:
+        return self._canonical(slide).to(self.model.device)
 
     def _order(self) -> list[str]:
         if self.recipe.sampling == "fixed":
@@ -232,7 +232,7 @@ class TrainingLoop:
             return
         self.model.eval()
         with torch.no_grad():
-            outs = {slide: self.model(bag) for slide, bag in prefetch(self._canonical, self.slides)}
+            outs = {slide: self.model(bag) for slide, bag in prefetch(self._placed, self.slides)}
         streams = {side.name for out in outs.values() for side in out.side}
         for slide, out in outs.items():
             self.criterion.prime(slide, out.logits)
@@ -297,7 +297,13 @@ class TrainingLoop:
         if self.average is not None:
             tensors |= WeightAverage.mean_of(best.tensors("average"))
         return FitResult(
-            tensors, self.at.epoch, self.at.best_epoch, self.at.history, self.precision.notes, self.seconds
+            tensors,
+            self.at.epoch,
+            self.at.best_epoch,
+            self.at.history,
+            self.precision.notes,
+            self.seconds,
+            self.precision.used,
         )
 
     # ---- state -------------------------------------------------------------------------------------------------

@@ -46,11 +46,14 @@ class Optimizer:
     """
 
     def __init__(self, model: BagModel, recipe: Recipe, mixed: bool = False) -> None:
+        self.on_cpu = model.device.type == "cpu"
         self.recipe = recipe
         self.groups = [[p for _, p in group] for group in model.optimizer_groups()]
         self.inner = _build(model, recipe)
         self.lookahead = Lookahead(self.inner) if recipe.optimizer.startswith("lookahead") else None
-        self.scaler = torch.amp.GradScaler("cpu", enabled=mixed)  # does nothing at all where it is not enabled
+        self.scaler = torch.amp.GradScaler(
+            model.device.type, enabled=mixed
+        )  # does nothing at all where it is not enabled
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss to call backward on."""
@@ -61,7 +64,9 @@ class Optimizer:
         self.scaler.unscale_(self.inner)
         if self.recipe.clip is not None:
             for group in self.groups if self.recipe.clip_per_group else [list(itertools.chain(*self.groups))]:
-                torch.nn.utils.clip_grad_norm_(group, self.recipe.clip, error_if_nonfinite=not self.scaler.is_enabled())
+                # Looking at the norm would make the host wait for an accelerator; there the next loss tells.
+                look = self.on_cpu and not self.scaler.is_enabled()
+                torch.nn.utils.clip_grad_norm_(group, self.recipe.clip, error_if_nonfinite=look)
         for options in self.inner.param_groups:
             options["lr"] = lr
         scale = self.scaler.get_scale()
@@ -94,13 +99,19 @@ class Optimizer:
         for i, parameter in enumerate(parameters_of(self.inner)):
             mine = {key.partition(".")[2]: value for key, value in tensors.items() if key.partition(".")[0] == str(i)}
             if mine:
-                self.inner.state[parameter] = {key: value.clone() for key, value in mine.items()}
+                self.inner.state[parameter] = {key: self._placed(key, value, parameter) for key, value in mine.items()}
         if self.lookahead is not None:
             self.lookahead.steps = int(tensors["lookahead.steps"])
-            self.lookahead.slow = [tensors[f"lookahead.{i}"].clone() for i in range(len(self.lookahead.slow))]
+            pairs = enumerate(parameters_of(self.inner))
+            self.lookahead.slow = [tensors[f"lookahead.{i}"].to(weight.device, copy=True) for i, weight in pairs]
         if self.scaler.is_enabled():
             kept = {key: kind(tensors[f"scaler.{key}"]) for key, kind in SCALER_STATE.items()}
             self.scaler.load_state_dict({**self.scaler.state_dict(), **kept})
+
+    def _placed(self, key: str, value: Tensor, parameter: Tensor) -> Tensor:
+        """State of a parameter where the parameter is; steps are counted on the CPU, unless they are fused."""
+        stays = key == "step" and not self.inner.defaults.get("fused")
+        return value.clone() if stays else value.to(parameter.device, copy=True)
 
 
 def learning_rate(recipe: Recipe, steps_per_epoch: int) -> Callable[[int], float]:

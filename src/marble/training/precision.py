@@ -1,4 +1,9 @@
-"""Mixed precision: the forward pass of a training step in float16, where the recipe asks for it and the machine has it.
+"""The precision of a training's forward passes: what the recipe asks for, where the machine has it.
+
+    float32        every product with all digits
+    tf32           on CUDA, products of float32 numbers rounded to 10 bits of mantissa, summed in float32; else float32
+    bfloat16       projections in bfloat16; scans keep their decays, states and sums wide
+    mixed-float16  what authors' recipes ask for: autocast in float16, with a scaled loss
 
 Weights, losses, validation and predictions stay in float32. A CPU without float16 arithmetic would only imitate it, at
 a tenth of the speed: there the training is in float32, and a note in the run's record says so.
@@ -7,6 +12,8 @@ a tenth of the speed: there the training is in float32, and a note in the run's 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -17,6 +24,7 @@ from marble.models import BagModel, Output, Recipe
 WITHOUT_FLOAT16 = (
     "the recipe asks for mixed float16 precision, but this CPU has no float16 arithmetic: trained in float32"
 )
+WITHOUT_TF32 = "the recipe asks for TF32, which only CUDA devices have: trained in float32"
 
 
 class Precision:
@@ -24,23 +32,44 @@ class Precision:
 
     Args:
         recipe: of the training.
+        device: it runs on.
 
     Attributes:
-        mixed: whether they are in float16.
+        used: what they are computed in.
         notes: for the run's record, where this is not what the recipe asks for.
     """
 
-    def __init__(self, recipe: Recipe) -> None:
-        wanted = recipe.precision == "mixed-float16"
-        self.mixed = wanted and cpu_has_float16()
-        self.notes = [WITHOUT_FLOAT16] if wanted and not self.mixed else []
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self.device, self.used, self.notes = device, recipe.precision, list[str]()
+        if self.used == "mixed-float16" and device.type == "cpu" and not cpu_has_float16():
+            self.used, self.notes = "float32", [WITHOUT_FLOAT16]
+        if self.used == "tf32" and device.type != "cuda":
+            self.used, self.notes = "float32", [WITHOUT_TF32]
         for note in self.notes:
             warnings.warn(note, stacklevel=2)
 
+    @property
+    def mixed(self) -> bool:
+        """Whether the loss must be scaled."""
+        return self.used == "mixed-float16"
+
+    @contextmanager
+    def products(self) -> Iterator[None]:
+        """Inside, products of float32 numbers are as exact as this precision says, in both directions."""
+        before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        torch.set_float32_matmul_precision("high" if self.used == "tf32" else "highest")
+        torch.backends.cudnn.allow_tf32 = self.used == "tf32"
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before[0])
+            torch.backends.cudnn.allow_tf32 = before[1]
+
     def forward(self, model: BagModel, bag: Bag) -> Output:
-        if not self.mixed:
+        dtype = {"mixed-float16": torch.float16, "bfloat16": torch.bfloat16}.get(self.used)
+        if dtype is None:
             return model(bag)
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(self.device.type, dtype=dtype):
             out = model(bag)
         return replace(
             out,

@@ -18,6 +18,7 @@ class FitResult:
         history: one row per epoch.
         notes: for the run's record.
         seconds: spent on it.
+        precision: of its forward passes.
     """
 
     tensors: dict[str, Tensor]
@@ -26,3 +27,4 @@ class FitResult:
     history: list[dict[str, Any]]
     notes: list[str]
     seconds: float
+    precision: str = "float32"

@@ -13,6 +13,7 @@ from pydantic import Field
 from marble import files
 from marble.bags.provenance import Provenance
 from marble.bags.store import BagStore
+from marble.devices import choose
 from marble.errors import MarbleError, RunError
 from marble.models import BagModel, build
 from marble.specs import Spec
@@ -44,6 +45,7 @@ class PlannedRun(Spec):
         about: what tables say of the run: experiment, model key, repeat, counts of slides.
         allow_drift: go on with a run that was started by another version.
         track: trackers of the history; not part of the job, because they have no say in the result.
+        device: where it runs; not part of the job, but its kind is in the record, and a fit goes on only on that kind.
     """
 
     folder: str
@@ -52,6 +54,7 @@ class PlannedRun(Spec):
     about: dict[str, Any] = Field(default_factory=dict)
     allow_drift: bool = False
     track: tuple[Tracker, ...] = ()
+    device: str = "cpu"
 
 
 def execute(planned: PlannedRun, progress: Progress | None = None) -> dict[str, Any]:
@@ -59,7 +62,7 @@ def execute(planned: PlannedRun, progress: Progress | None = None) -> dict[str, 
     root = Path(planned.folder)
     if _is_done(planned):
         return read_run(root)
-    model = fit(planned.job, root, progress, planned.allow_drift, planned.track)
+    model = fit(planned.job, root, progress, planned.allow_drift, planned.track, planned.device)
     test = HeldOut.parse(files.read_json(planned.test), where=planned.test)
     return _evaluate(planned, root, model, test)
 
@@ -128,6 +131,8 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
         },
         "versions": {"marble": VERSION, "torch": torch.__version__, "python": platform.python_version()},
         "threads": job.threads,
+        "device": done["device"],
+        "precision": done["precision"],
     }
     record = sealed(record)
     files.publish_json(root / "run.json", record)
@@ -165,11 +170,11 @@ class Run:
         """How the bags were made that this run was trained on."""
         return Provenance.parse(self.record["bags"], where=self.folder / "run.json")
 
-    def model(self) -> BagModel:
-        """The chosen model, in evaluation mode."""
+    def model(self, device: str = "cpu") -> BagModel:
+        """The chosen model, in evaluation mode, on a device that `devices.choose` knows."""
         about = self.record["model"]
         model = build(about["name"], about["dim"], self.task.outputs, **about["options"])
         if files.read_json(self.folder / "fit.json")["model_sha256"] != self.record["sha256"]["model"]:
             raise RunError("fit.json belongs to another fit than run.json", where=self.folder, hint="Run it again")
         load_chosen(model, self.folder)
-        return model.eval()
+        return model.to(choose(device)).eval()

@@ -35,17 +35,18 @@ def create_app(
     workers: int | None = None,
     queue: int = QUEUE,
     notes: Notes | None = None,
+    device: str = "cpu",
 ) -> ASGIApp:
     """The viewer as an ASGI application: `workers` requests are worked on, `queue` wait, the rest is answered 503.
 
-    `notes` is where notes on slides are kept; without it nothing can be written.
+    `notes` is where notes on slides are kept; without it nothing can be written. Models compute on `device`.
     """
-    return Guard(_routes(registry, workers or 2 * (os.cpu_count() or 1), queue, notes), token)
+    return Guard(_routes(registry, workers or 2 * (os.cpu_count() or 1), queue, notes, device), token)
 
 
-def _routes(registry: Registry, workers: int, queue: int, notes: Notes | None = None) -> FastAPI:
+def _routes(registry: Registry, workers: int, queue: int, notes: Notes | None = None, device: str = "cpu") -> FastAPI:
     pictures = Pictures()
-    insight = Insight(registry, pictures)
+    insight = Insight(registry, pictures, device)
     assets = load_assets()
     pages = Pages(registry, has_library=LIBRARY in assets, has_notes=notes is not None)
     pixels, thinking = Gate(workers, queue), Gate(1, queue)  # models think one at a time, and never before pictures

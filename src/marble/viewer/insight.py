@@ -34,9 +34,10 @@ Question = tuple[str, str, str, str | None]
 class Insight:
     """What the viewer knows about slides, beyond their pixels."""
 
-    def __init__(self, registry: Registry, pictures: Pictures) -> None:
+    def __init__(self, registry: Registry, pictures: Pictures, device: str = "cpu") -> None:
         self._registry, self._pictures = registry, pictures
         self._cache = ByteCache(CACHE_BYTES)
+        self._device = device
         self._predictors: LRUCache[str, Predictor] = LRUCache(OPEN_RUNS)
         self._explained: LRUCache[Question, Explanation] = LRUCache(KEPT_EXPLANATIONS)
         self._sizes: dict[tuple[str, str], tuple[int, int]] = {}
@@ -129,7 +130,7 @@ class Insight:
 
     def _predictor(self, run: RunEntry) -> Predictor:
         if run.key not in self._predictors:
-            self._predictors[run.key] = Predictor(run.folder)
+            self._predictors[run.key] = Predictor(run.folder, device=self._device)
         return self._predictors[run.key]
 
 

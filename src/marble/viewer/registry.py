@@ -5,7 +5,6 @@ A request names a key; a key that is not in here does not exist. No path that a 
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,16 +18,34 @@ from marble.bags.store import BagRecord, BagStore
 from marble.errors import BagError, InputError
 from marble.extract.source import find_slides, name_clashes
 from marble.identifiers import slide_id_of
+from marble.reports.cases import key_of
 from marble.tasks.base import Task
 from marble.training.job import TaskSpec
 from marble.training.membership import Members
 from marble.training.results import find_runs, read_cases, read_run
 from marble.training.run import Run
 
+__all__ = [
+    "Experiment",
+    "Registry",
+    "RunEntry",
+    "SlideEntry",
+    "StoredBag",
+    "StoredPrediction",
+    "build_registry",
+    "key_of",
+]
 
-def key_of(*parts: object) -> str:
-    """A short name that says nothing about what it names."""
-    return hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).hexdigest()[:16]
+__all__ = [
+    "Experiment",
+    "Registry",
+    "RunEntry",
+    "SlideEntry",
+    "StoredBag",
+    "StoredPrediction",
+    "build_registry",
+    "key_of",
+]
 
 
 @dataclass(frozen=True)

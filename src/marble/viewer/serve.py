@@ -17,7 +17,7 @@ KEEP_ALIVE_S = 10
 
 def serve(
     source: Path, *, slides: Path | None, store: Path | None, host: str, port: int, token: str | None,
-    tell: Callable[[str], object], notes: bool = False,
+    tell: Callable[[str], object], notes: bool = False, device: str = "cpu",
 ) -> None:  # fmt: skip
     """Serve until interrupted. `tell` shows a line to the user; with `notes`, notes on slides can be written."""
     check_bind(host, token)
@@ -26,12 +26,16 @@ def serve(
         raise UnavailableError(f"{', '.join(missing)} not installed", hint="pip install 'marble-wsi[viewer]'")
     import uvicorn
 
+    from marble.devices import choose, describe
     from marble.viewer.app import create_app
     from marble.viewer.notes import FILE, Notes
     from marble.viewer.registry import build_registry
     from marble.viewer.wire import Wire
 
+    there = choose(device)
     registry = build_registry(source, slides, store)
+    if there.type != "cpu":
+        tell(f"models compute on {describe(there)}")
     found = sum(1 for entry in registry.slides.values() if entry.file is not None)
     tell(f"{len(registry.slides)} slides ({found} with their file), {len(registry.runs)} runs")
     if not (STATIC / "vendor" / LIBRARY).exists():
@@ -46,7 +50,8 @@ def serve(
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("marble.viewer").setLevel(logging.INFO)
     uvicorn.run(
-        create_app(registry, token, notes=kept), host=host, port=port, http=Wire, ws="none", access_log=False,
+        create_app(registry, token, notes=kept, device=str(there)),
+        host=host, port=port, http=Wire, ws="none", access_log=False,
         log_level="warning", server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )  # fmt: skip

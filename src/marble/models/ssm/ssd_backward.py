@@ -16,8 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marble.models.ssm.ssd_fast import CHUNK, Decay, SegmentScan
+from marble.models.ssm.ssd_fast import Decay, SegmentScan
 from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
+from marble.native.layout import CHUNK
 
 
 class SegmentGradient(SegmentScan):

@@ -116,7 +116,8 @@ class BatchedScan(SegmentScan):
 
     def _by_group(self, heads: Tensor) -> Tensor:
         """(n, H, a, b) -> (n, G, h, a, b)."""
-        return heads.unflatten(1, (self.shape.groups, self.heads))
+        n, _, *rest = heads.shape
+        return heads.reshape(n, self.shape.groups, self.heads, *rest)
 
     def _grouped(self, heads: Tensor) -> Tensor:
         """(n, H, a, b) -> (n, G, a, h*b): what a group's heads do with what they share is one product."""
@@ -124,7 +125,8 @@ class BatchedScan(SegmentScan):
 
     def _ungrouped(self, groups: Tensor) -> Tensor:
         """(n, G, a, h*P) -> (n, H, a, P)."""
-        return groups.unflatten(3, (self.heads, self.shape.headdim)).transpose(2, 3).flatten(1, 2)
+        by_head = groups.reshape(*groups.shape[:3], self.heads, self.shape.headdim)  # (n, G, a, h, P)
+        return by_head.transpose(2, 3).flatten(1, 2)
 
 
 class BatchedGradient(BatchedScan, SegmentGradient):

@@ -108,12 +108,13 @@ class MambaScan(SegmentScan):
 
     def _by_head_first(self, state: Tensor) -> Tensor:
         """(G, N, h*P) -> (H, P, N)."""
-        grouped = state.unflatten(2, (self.heads, self.shape.headdim))  # (G, N, h, P)
+        grouped = state.reshape(*state.shape[:2], self.heads, self.shape.headdim)  # (G, N, h, P)
         return grouped.permute(0, 2, 3, 1).flatten(0, 1).contiguous()
 
     def _grouped(self, state: Tensor) -> Tensor:
         """(H, P, N) -> (G, N, h*P)."""
-        return state.unflatten(0, (self.shape.groups, self.heads)).permute(0, 3, 1, 2).flatten(2).contiguous()
+        by_group = state.reshape(self.shape.groups, self.heads, *state.shape[1:])  # (G, h, P, N)
+        return by_group.permute(0, 3, 1, 2).flatten(2).contiguous()
 
 
 class MambaGradient(MambaScan, SegmentGradient):

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from marble.models.ssm.ssd_backward import SegmentGradient
-from marble.models.ssm.ssd_fast import CHUNK, SegmentScan
+from marble.models.ssm.ssd_fast import SegmentScan
 from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
-from marble.native.layout import Scanned, Segment, SsdGradient
+from marble.native.layout import CHUNK, Scanned, Segment, SsdGradient
 from marble.native.library import LANES, check, library_number, missing, place, place_of_rows, run
 
 

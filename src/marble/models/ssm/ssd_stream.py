@@ -7,6 +7,7 @@ start and, while they are small enough, the projected rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
 #: tokens per segment: longer ones make the products faster, shorter ones keep fewer states and buffers
 SEGMENT = 1024
 #: of the batched scan, which wants few launches
-BATCHED_SEGMENT = 4096
+BATCHED_SEGMENT = 8192
 #: projected rows beyond this are projected again in the backward pass instead of kept
 KEEP_BYTES = 2 << 30
 
@@ -42,8 +43,10 @@ class InputProjection:
         index: Tensor | None,
         halo: int,
         kept: Tensor | None,
+        low: torch.dtype | None = None,
     ) -> None:
         self.tokens, self.weight, self.shared, self.index, self.halo = tokens, weight, shared, index, halo
+        self.low = low
         self.kept = kept  # (halo + T, W) or None
         self.scratch = Scratch(weight)
 
@@ -73,16 +76,40 @@ class InputProjection:
     def _into(self, rows: Tensor, start: int, stop: int) -> None:
         tokens = self.segment(start, stop)
         if self.shared is None or self.index is None:
-            torch.mm(tokens, self.weight.t(), out=rows)
+            product_into(rows, tokens, self.weight.t(), self.low)
         else:
             torch.index_select(self.shared, 0, self.index[start:stop], out=rows)
-            rows.addmm_(tokens, self.weight.t())
+            add_product(rows, tokens, self.weight.t(), self.low)
 
     def segment(self, start: int, stop: int) -> Tensor:
         part = self.tokens[start:stop]
         if part.dtype == self.weight.dtype:
             return part
         return self.scratch("tokens", *part.shape).copy_(part)
+
+
+def product_into(out: Tensor, a: Tensor, b: Tensor, low: torch.dtype | None) -> None:
+    """Let `out` be a b; the factors rounded to `low` first, if that is a dtype."""
+    if low is None and out.dtype == a.dtype:
+        torch.mm(a, b, out=out)
+    elif low is None:
+        out.copy_(torch.mm(a, b))
+    else:
+        out.copy_(torch.mm(a.to(low), b.to(low)))
+
+
+def add_product(out: Tensor, a: Tensor, b: Tensor, low: torch.dtype | None) -> None:
+    """Add a b to `out`; the factors rounded to `low` first, if that is a dtype."""
+    if low is None:
+        out.addmm_(a, b)
+    else:
+        out.add_(torch.mm(a.to(low), b.to(low)))
+
+
+def low_precision(like: Tensor) -> torch.dtype | None:
+    """What projections are rounded to here: autocast's dtype, or None where autocast is off."""
+    kind = like.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
 
 
 class InputGradient:
@@ -96,9 +123,9 @@ class InputGradient:
 
     def add(self, start: int, stop: int, d_rows: Tensor) -> None:
         if self.tokens is not None:
-            self.tokens[start:stop] = torch.mm(d_rows, self.source.weight)
+            product_into(self.tokens[start:stop], d_rows, self.source.weight, self.source.low)
         if self.weight is not None:
-            self.weight.addmm_(d_rows.t(), self.source.segment(start, stop))
+            add_product(self.weight, d_rows.t(), self.source.segment(start, stop), self.source.low)
         if self.shared is not None and self.source.index is not None:
             self.shared.index_add_(0, self.source.index[start:stop], d_rows)
 
@@ -122,6 +149,17 @@ SCANS: dict[str, tuple[type[SegmentScan], type[SegmentGradient]]] = {
 }
 
 
+def wide_backward(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """A way back that autocast leaves alone, wherever it is called from."""
+
+    @functools.wraps(backward)
+    def run(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        with torch.autocast(gradients[0].device.type, enabled=False):
+            return backward(ctx, *gradients)
+
+    return run
+
+
 class _Block(torch.autograd.Function):
     """Tokens to block output; both projections, the scan and the norm in one node of the graph."""
 
@@ -130,6 +168,7 @@ class _Block(torch.autograd.Function):
         ctx: Any,
         shape: SsdShape,
         path: str,
+        low: torch.dtype | None,
         graph: bool,
         tokens: Tensor,
         in_weight: Tensor,
@@ -139,7 +178,7 @@ class _Block(torch.autograd.Function):
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         T = len(tokens)
-        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None)
+        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None, low)
         if graph and keeps_rows(T, in_weight):
             source.kept = source.empty_rows()
         scan = SCANS[path][0](SsdWeights(*weights), shape)
@@ -150,19 +189,20 @@ class _Block(torch.autograd.Function):
                 starts.append(scan.state.clone())
             gated = scan.forward(source.project(start, stop), overwrite=not graph)
             normal = gated.mul_(_inverse_rms(gated, shape)).mul_(weights[-1])
-            torch.mm(normal, out_weight.t(), out=out[start:stop])
-        ctx.shape, ctx.path = shape, path
+            product_into(out[start:stop], normal, out_weight.t(), low)
+        ctx.shape, ctx.path, ctx.low = shape, path, low
         ctx.save_for_backward(tokens, in_weight, shared, index, out_weight, source.kept, *weights, *starts)
         return out, scan.state
 
     @staticmethod
+    @wide_backward
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         d_out, d_state = gradients
         shape: SsdShape = ctx.shape
         tokens, in_weight, shared, index, out_weight, kept, *rest = ctx.saved_tensors
         weights, starts = SsdWeights(*rest[:6]), rest[6:]
-        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept)
-        d_input = InputGradient(source, ctx.needs_input_grad[3:6])
+        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept, ctx.low)
+        d_input = InputGradient(source, ctx.needs_input_grad[4:7])
         scan = SCANS[ctx.path][1](weights, shape, d_state)
         d_out_weight, d_norm = torch.zeros_like(out_weight), torch.zeros_like(weights.norm_weight)
         for (start, stop), state in reversed(list(zip(segments(len(tokens), ctx.path), starts))):
@@ -171,13 +211,15 @@ class _Block(torch.autograd.Function):
             inverse = _inverse_rms(gated, shape)
             unit = scan.scratch("unit", *gated.shape).copy_(gated).mul_(inverse)
             d_part = d_out[start:stop]
-            d_normal = torch.mm(d_part, out_weight, out=scan.scratch("d_normal", *gated.shape))
-            d_out_weight.addmm_(d_part.t(), torch.mul(unit, weights.norm_weight, out=gated))
+            d_normal = scan.scratch("d_normal", *gated.shape)
+            product_into(d_normal, d_part, out_weight, ctx.low)
+            add_product(d_out_weight, d_part.t(), torch.mul(unit, weights.norm_weight, out=gated), ctx.low)
             d_norm += torch.mul(d_normal, unit, out=gated).sum(0)
             d_unit = d_normal.mul_(weights.norm_weight)
             d_gated = _rms_backward(d_unit, unit, inverse, shape)
             d_input.add(start, stop, scan.backward(rows, d_gated))
         return (
+            None,
             None,
             None,
             None,
@@ -221,6 +263,9 @@ def fast_block(
     With `shared` (R, W) and `index` (T,), row `index[t]` of `shared` is added to token t's projection.
     """
     run: Callable[..., tuple[Tensor, Tensor]] = _Block.apply
-    out, state = run(shape, path, torch.is_grad_enabled(), tokens, in_weight, shared, index, out_weight, *weights)
+    low, graph, dtype = low_precision(tokens), torch.is_grad_enabled(), weights.conv_weight.dtype
+    with torch.autocast(tokens.device.type, enabled=False):  # decays, states and sums stay wide
+        in_weight, shared = in_weight.to(dtype), None if shared is None else shared.to(dtype)
+        out, state = run(shape, path, low, graph, tokens, in_weight, shared, index, out_weight, *weights)
     grouped = state.view(shape.groups, shape.state, -1, shape.headdim)  # (G, N, H/G, P)
     return out, grouped.permute(0, 2, 3, 1).reshape(shape.heads, shape.headdim, shape.state)

@@ -20,7 +20,16 @@ from torch import Tensor, nn
 from marble.models.ssm.set_mixer import Rows, SetMixer
 from marble.models.ssm.ssd import SEGMENTED, Mamba2
 from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
-from marble.models.ssm.ssd_stream import SCANS, InputGradient, InputProjection, fast_block, keeps_rows, segments
+from marble.models.ssm.ssd_stream import (
+    SCANS,
+    InputGradient,
+    InputProjection,
+    fast_block,
+    keeps_rows,
+    low_precision,
+    segments,
+    wide_backward,
+)
 
 
 @dataclass(frozen=True)
@@ -68,21 +77,24 @@ def pooled(
     if isinstance(mixer, SetMixer):
         rows = Rows(entering.tokens, in_weight, mixer.shape, entering.shared, entering.index)
         return mixer.pool(rows, w, extra_scores)
-    direction = mixer.out_proj.weight.t() @ w  # (H*P,)
     run: Callable[..., tuple[Tensor, Tensor]] = _PooledBlock.apply
-    n, scores = run(
-        mixer.shape,
-        mixer.path(),
-        torch.is_grad_enabled(),
-        entering.tokens,
-        in_weight,
-        entering.shared,
-        entering.index,
-        direction,
-        extra_scores,
-        *mixer.scan_weights(),
-    )
-    return mixer.out_proj.weight @ n, scores
+    low, graph, dtype = low_precision(entering.tokens), torch.is_grad_enabled(), mixer.out_proj.weight.dtype
+    with torch.autocast(entering.tokens.device.type, enabled=False):  # decays, states and the pooling stay wide
+        direction = mixer.out_proj.weight.t() @ w  # (H*P,)
+        n, scores = run(
+            mixer.shape,
+            mixer.path(),
+            low,
+            graph,
+            entering.tokens,
+            in_weight.to(dtype),
+            None if entering.shared is None else entering.shared.to(dtype),
+            entering.index,
+            direction,
+            None if extra_scores is None else extra_scores.to(dtype),
+            *mixer.scan_weights(),
+        )
+        return mixer.out_proj.weight @ n, scores
 
 
 class _PooledBlock(torch.autograd.Function):
@@ -93,6 +105,7 @@ class _PooledBlock(torch.autograd.Function):
         ctx: Any,
         shape: SsdShape,
         path: str,
+        low: torch.dtype | None,
         graph: bool,
         tokens: Tensor,
         in_weight: Tensor,
@@ -103,7 +116,7 @@ class _PooledBlock(torch.autograd.Function):
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         T, norm_weight = len(tokens), weights[-1]
-        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None)
+        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None, low)
         if graph and keeps_rows(T, in_weight):
             source.kept = source.empty_rows()
         scan = SCANS[path][0](SsdWeights(*weights), shape)
@@ -127,20 +140,21 @@ class _PooledBlock(torch.autograd.Function):
             unscaled.mul_(fade).addmv_(gated.t(), mass * inverse)
         unit = unscaled / total  # sum alpha gated / rms
         log_total = top + torch.log(total)
-        ctx.shape, ctx.path = shape, path
+        ctx.shape, ctx.path, ctx.low = shape, path, low
         ctx.save_for_backward(
             tokens, in_weight, shared, index, direction, source.kept, scores, log_total, unit, *weights, *starts
         )
         return unit * norm_weight, scores
 
     @staticmethod
+    @wide_backward
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         d_n, d_scores = gradients
         shape: SsdShape = ctx.shape
         tokens, in_weight, shared, index, direction, kept, scores, log_total, unit, *rest = ctx.saved_tensors
         weights, starts = SsdWeights(*rest[:6]), rest[6:]
-        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept)
-        d_input = InputGradient(source, ctx.needs_input_grad[3:6])
+        source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept, ctx.low)
+        d_input = InputGradient(source, ctx.needs_input_grad[4:7])
         scan = SCANS[ctx.path][1](weights, shape, None)
         # A token's gradient lies in the plane of two vectors, as seen through the norm's scale.
         plane = torch.stack([d_n, direction]) * weights.norm_weight  # (2, H*P)
@@ -164,12 +178,13 @@ class _PooledBlock(torch.autograd.Function):
             None,
             None,
             None,
+            None,
             d_input.tokens,
             d_input.weight,
             d_input.shared,
             None,
             d_direction * weights.norm_weight,
-            d_all_scores if ctx.needs_input_grad[8] else None,
+            d_all_scores if ctx.needs_input_grad[9] else None,
             *scan.weight_gradients(),
             d_n * unit + direction * d_direction,
         )

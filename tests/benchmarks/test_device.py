@@ -1,0 +1,40 @@
+"""`marble doctor --gpu` and `marble bench device` on the CPU, where they can be tested; one line without a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from marble.benchmarks import device as bench
+from tests.cli.commands import marble as run
+
+
+def test_the_cpu_agrees_with_itself_and_resumes_to_the_bit(tmp_path: Path) -> None:
+    ended = run("doctor", "--gpu", "--device", "cpu", "--quick", "--json", tmp_path / "gpu.json")
+    assert ended.code == 0, ended.err
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert found["right"]
+    assert found["resumed_bit_for_bit"]
+    assert [row["tokens"] for row in found["sizes"]] == list(bench.QUICK_SIZES)
+    for row in found["sizes"]:
+        assert 0 < row["output_error"] < 1e-4  # float32 against float64
+        assert 0 < row["gradient_error"] < 1e-4
+
+
+def test_a_device_that_computes_something_else_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "TOLERANCE", 1e-12)
+    assert not bench.run(device="cpu", sizes=(64,))["right"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_there_is_one_line() -> None:
+    ended = run("doctor", "--gpu")
+    assert ended.code == 0
+    assert len(ended.out.strip().splitlines()) == 1
+    assert "no GPU" in ended.out
+    refused = run("doctor", "--gpu", "--device", "cuda")
+    assert refused.code != 0
+    assert "no CUDA device" in refused.err

@@ -1,0 +1,68 @@
+"""`marble bench learning` and `recipe`: composed, trained and compared, from a folder of bags and labels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from marble.benchmarks import learning, recipe
+from marble.cli import assemble
+from marble.errors import InputError
+from tests.synthetic.test_composed import tissue
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as the benchmarks take it, and cohorts of a few bags."""
+    _, labels = tissue(tmp_path)
+    rows = [f"{slide},{patient},{int(marked)}" for slide, (patient, marked) in labels.items()]
+    (tmp_path / "labels.csv").write_text("\n".join(["slide_id,patient_id,malignant", *rows]) + "\n")
+    monkeypatch.setattr("marble.synthetic.composed.PARTS", {"train": 16, "val": 8, "test": 12})
+    monkeypatch.setattr("marble.models.recipe.SMALL_EPOCHS", (1, 1))
+    return tmp_path
+
+
+def test_every_model_has_its_row_beside_the_probe(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MODELS", '[{ name = "marble", d_state = 4, project = 4 }]')
+    found = learning.run(
+        data / "out.json",
+        data=data,
+        out=data / "out",
+        signals=("fine-only", "survival"),
+        strengths=("strong",),
+        seeds=(0,),
+    )
+    assert json.loads((data / "out.json").read_text()) == found
+    assert [table["signal"] for table in found["tables"]] == ["fine-only", "survival"]
+    for table, metric in zip(found["tables"], ("auc", "c_index"), strict=True):
+        rows = {row["model"]: row for row in table["models"]}
+        assert set(rows) == {"marble(d_state=4,project=4)", "probe", "tiles"}
+        assert all(row["metric"] == metric for row in rows.values())
+        assert rows["probe"]["p_holm"] is not None
+    by_probe = {table["signal"]: table["models"][1]["mean"] for table in found["tables"]}
+    assert by_probe["fine-only"] > 0.9  # the share of marked tiles is what a mean sees
+
+
+def test_the_search_writes_a_row_per_candidate_and_cohort(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {
+        "base": recipe.Candidate('mixer = "mlp", project = 4'),
+        "no dropout": recipe.Candidate("dropout = 0.0", "epochs = 1"),
+    }
+    monkeypatch.setattr(recipe, "CANDIDATES", few)
+    found = recipe.run(
+        data / "s.json", data=data, out=data / "out", candidates=tuple(few), signals=("fine-only",), seeds=(100,)
+    )
+    assert [(row["candidate"], row["signal"], row["seed"]) for row in found["runs"]] == [
+        ("base", "fine-only", 100),
+        ("no dropout", "fine-only", 100),
+    ]
+    assert json.loads((data / "s.json").read_text()) == found
+
+
+def test_without_tissue_there_is_one_line() -> None:
+    said = CliRunner().invoke(assemble(), ["bench", "learning"])
+    assert isinstance(said.exception, InputError)
+    assert "--data" in str(said.exception)

@@ -1,0 +1,87 @@
+"""What every model would ask of a GPU: nothing on two devices at once, and MARBLE neither waits nor launches much."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from marble.models import MODELS
+from marble.native.build import compiler
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+TORCH = Path(torch.__file__).parent
+MISTAKES = ("abmil!item", "abmil!index")
+#: run with the default suite; the others take a minute together
+QUICK = ("marble", "abmil", "clam-sb", "csmil")
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux" or compiler() is None, reason="needs Linux and a C++ compiler"),
+    pytest.mark.skipif(torch.version.cuda is not None, reason="needs a CPU build of torch"),
+    pytest.mark.timeout(1200),
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The counts of the quick models, and of two with a deliberate mistake."""
+    return counted(tmp_path_factory, [*QUICK, *MISTAKES])
+
+
+def counted(tmp_path_factory: pytest.TempPathFactory, models: list[str]) -> dict[str, Any]:
+    """What models ask of the device, from a process of its own with the device that does nothing."""
+    made = tmp_path_factory.mktemp("fakecuda") / "fakecuda.so"
+    built = subprocess.run(
+        [
+            str(compiler()), "-std=c++20", "-O1", "-fPIC", "-shared", f"-I{TORCH / 'include'}",
+            str(HERE / "fakecuda.cpp"), "-o", str(made), f"-L{TORCH / 'lib'}", "-lc10", "-ltorch_cpu",
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if built.returncode != 0:
+        pytest.skip(f"this torch's headers do not fit: {built.stderr[-300:]}")
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    surroundings = os.environ | {"LD_PRELOAD": str(made), "LD_LIBRARY_PATH": str(TORCH / "lib"), "PYTHONPATH": paths}
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.fake_cuda.job", *models],
+        capture_output=True, text=True, check=False, env=surroundings, cwd=ROOT,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-2000:]
+    counts: dict[str, Any] = json.loads(run.stdout)
+    return counts
+
+
+@pytest.mark.parametrize("piece", ["step", "resumed", "infer", "explain"])
+@pytest.mark.parametrize("name", QUICK)
+def test_nothing_is_on_two_devices_at_once(found: dict[str, Any], name: str, piece: str) -> None:
+    assert "error" not in found[name][piece], found[name][piece].get("error")
+
+
+@pytest.mark.slow
+def test_nothing_of_any_model_is_on_two_devices_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    everything = counted(tmp_path_factory, [name for name in MODELS if name not in QUICK])
+    errors = {(name, piece): c["error"] for name, of in everything.items() for piece, c in of.items() if "error" in c}
+    assert errors == {}
+
+
+@pytest.mark.parametrize("piece", ["step", "resumed"])
+def test_a_step_of_marble_never_waits_and_launches_little(found: dict[str, Any], piece: str) -> None:
+    counts = found["marble"][piece]
+    assert counts["syncs"] == {}
+    assert counts["kernels"] <= 2000
+
+
+def test_a_value_that_is_read_is_seen(found: dict[str, Any]) -> None:
+    assert found["abmil"]["step"]["syncs"] == {}
+    assert sum(found["abmil!item"]["step"]["syncs"].values()) == 1
+
+
+def test_an_index_of_another_device_is_refused(found: dict[str, Any]) -> None:
+    assert "cpu" in found["abmil!index"]["step"]["error"]
