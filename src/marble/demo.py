@@ -31,8 +31,8 @@ name = "demo"
 cohort = "cohort.csv"
 task = "classification"
 bags = { store = "bags", magnifications = [5, 20], encoder = "lite0" }
-split = { scheme = "kfold", folds = 4, repeats = 1 }
-train = { recipe = "small", orders = 4 }
+split = { scheme = "kfold", folds = 5, repeats = 1 }
+train = { recipe = "small", lr = 1e-3, orders = 4 }
 models = [
   { name = "marble", label = "MARBLE, 5x and 20x", start = "default" },
   { name = "marble", label = "MARBLE, 20x only", levels = 1, start = "default" },
@@ -64,7 +64,7 @@ def run_demo(
         raise MarbleError(f"extraction failed: {[o.reason for o in summary.outcomes if o.reason]}")
     path = files.publish(root / "demo.toml", EXPERIMENT)
     planned = Experiment.load(path).plan(root / "runs")
-    yield f"3/5  training: {len(planned)} runs, every model on 4 folds by patient"
+    yield f"3/5  training: {len(planned)} runs, every model on 5 folds by patient"
     outcomes = run_all(planned, executor)
     failed = [outcome for outcome in outcomes if not outcome.ok]
     if failed:
