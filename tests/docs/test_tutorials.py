@@ -11,10 +11,19 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 import marble
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_what_is_named_exists import _check
-from tests.docs.tutorials import CELL, IMAGES, TUTORIALS, execute, notebook_of, printed, shortened, with_outputs
+from tests.docs.tutorials import (
+    CELL,
+    IMAGES,
+    PICTURE_BYTES,
+    TUTORIALS,
+    execute,
+    notebook_of,
+    printed,
+    shortened,
+    with_outputs,
+)
 
 PICTURE = re.compile(r"!\[[^\]]+\]\(\.\./images/tutorials/([\w-]+\.png)\)")
-BYTES_OF_A_PICTURE = 200_000
 named = pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 
 
@@ -45,7 +54,7 @@ def test_every_picture_is_made_by_the_page_and_is_small(page: Path) -> None:
     text = page.read_text()
     pictures = PICTURE.findall(text)
     assert [name for name in pictures if f"pictures/{name}" not in text] == []
-    assert [name for name in pictures if (IMAGES / name).stat().st_size > BYTES_OF_A_PICTURE] == []
+    assert [name for name in pictures if (IMAGES / name).stat().st_size > PICTURE_BYTES] == []
 
 
 def test_no_picture_is_left_over() -> None:
