@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat import v4
 
 import marble
 from tests.docs.pages import ROOT, blocks
 from tests.docs.test_what_is_named_exists import _check
-from tests.docs.tutorials import CELL, IMAGES, TUTORIALS, execute, notebook_of, printed, shortened, with_outputs
+from tests.docs.tutorials import (
+    CELL,
+    IMAGES,
+    PICTURE_BYTES,
+    TUTORIALS,
+    execute,
+    notebook_of,
+    printed,
+    shortened,
+    with_outputs,
+)
 
+#: nbformat's makers of cells have no types
+MAKE: Any = v4
 PICTURE = re.compile(r"!\[[^\]]+\]\(\.\./images/tutorials/([\w-]+\.png)\)")
-BYTES_OF_A_PICTURE = 200_000
 named = pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 
 
@@ -45,7 +57,7 @@ def test_every_picture_is_made_by_the_page_and_is_small(page: Path) -> None:
     text = page.read_text()
     pictures = PICTURE.findall(text)
     assert [name for name in pictures if f"pictures/{name}" not in text] == []
-    assert [name for name in pictures if (IMAGES / name).stat().st_size > BYTES_OF_A_PICTURE] == []
+    assert [name for name in pictures if (IMAGES / name).stat().st_size > PICTURE_BYTES] == []
 
 
 def test_no_picture_is_left_over() -> None:
@@ -65,14 +77,15 @@ def test_no_output_is_missing(page: Path) -> None:
 def test_outputs_go_below_the_cells_that_show_theirs() -> None:
     page = "a\n\n```python\nx\n```\n\n```text\nold\n```\n\n```bash\ny\n```\n\nb\n\n```python\nz\n```\n\n```text\n```\n"
     said = {
-        name: new_output("stream", name=name, text=text) for name, text in (("stdout", "one  \n"), ("stderr", "no"))
+        name: MAKE.new_output("stream", name=name, text=text)
+        for name, text in (("stdout", "one  \n"), ("stderr", "no"))
     }
     cells = [
-        new_code_cell("x", outputs=[said["stdout"], said["stderr"]]),
-        new_code_cell("y", outputs=[said["stdout"]]),
-        new_code_cell("z", outputs=[new_output("execute_result", data={"text/plain": "3"})]),
+        MAKE.new_code_cell("x", outputs=[said["stdout"], said["stderr"]]),
+        MAKE.new_code_cell("y", outputs=[said["stdout"]]),
+        MAKE.new_code_cell("z", outputs=[MAKE.new_output("execute_result", data={"text/plain": "3"})]),
     ]
-    filled = with_outputs(page, printed(new_notebook(cells=cells)))
+    filled = with_outputs(page, printed(MAKE.new_notebook(cells=cells)))
     assert filled == page.replace("old", "one").replace("```text\n```\n", "```text\n3\n```\n")
 
 

@@ -33,6 +33,7 @@ jupyter:
 """
 COLUMNS = "118"
 PICTURE_PX = 900
+PICTURE_BYTES = 200_000
 MOST_ALIKE = 5
 TIMEOUT_S = 600
 
@@ -117,13 +118,15 @@ def with_outputs(text: str, outputs: list[str]) -> str:
 
 
 def _smaller(source: Path, target: Path) -> None:
-    """A copy that a page can carry: at most 900 px wide and high, 256 colours."""
+    """A copy that a page can carry: at most 900 px wide and high, and of 256 colours where it is still too large."""
     from PIL import Image
 
     with Image.open(source) as picture:
         small = picture.convert("RGB")
     small.thumbnail((PICTURE_PX, PICTURE_PX))
-    small.quantize(256).save(target, optimize=True)
+    small.save(target, optimize=True)
+    if target.stat().st_size > PICTURE_BYTES:
+        small.quantize(256).save(target, optimize=True)
 
 
 def main(arguments: list[str]) -> None:
