@@ -21,6 +21,7 @@ A gate that held is not run again at the same commit, so a run that was stopped 
 
 A test that fails loses all the cases it tried. With no failure in N cases, the rate of failure is below 3/N with 95 %
 confidence. A + after the commit means that sources or tests had changes that were not committed.
+Stopped means that a gate took longer than it may, whether it hung or the machine was busy.
 """
 
 
