@@ -19,10 +19,11 @@ FLAGS = flags_of_verbs()
 ANY_FLAG = set().union(*FLAGS.values()) | {"--version"}
 #: flags of other programs that pages and messages name
 FOREIGN = {
-    "--address", "--array", "--backend-store-uri", "--block", "--compression", "--cpus-per-task",
-    "--extra-index-url", "--force-reinstall", "--golden", "--gpus", "--gres", "--head", "--index-url", "--job-name",
-    "--logdir", "--mem", "--nodes", "--ntasks", "--num-cpus", "--num-gpus", "--output", "--partition", "--port",
-    "--pyramid", "--require-hashes", "--strict", "--tile", "--time", "--wrap",
+    "--address", "--array", "--backend-store-uri", "--block", "--compression", "--cpus-per-task", "--exclude",
+    "--extra-index-url", "--force-reinstall", "--generate", "--golden", "--gpus", "--gpus-per-task", "--gres",
+    "--head", "--index-url", "--job-name", "--logdir", "--mem", "--nodes", "--ntasks", "--ntasks-per-node",
+    "--num-cpus", "--num-gpus", "--output", "--partition", "--port", "--pyramid", "--require-hashes", "--strict",
+    "--tile", "--time", "--wrap",
 }  # fmt: skip
 #: pages that show other programs' commands beside ours; of these only ours are checked
 ABOUT_OTHERS = {"docs/how-to/coming-from.md"}
