@@ -41,11 +41,11 @@ class Counts:
         return {"kernels": self.kernels, "syncs": dict(self.syncs), "copies": dict(self.copies)}
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts into `counts`."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts = Counts()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -91,7 +91,8 @@ class Watch(TorchDispatchMode):
                 if target.device.type == "cuda":
                     self.counts.syncs[f"{_line()} {name} by a mask"] += 1
                 if name == "index":
-                    return target.new_zeros(target.shape[0], *target.shape[index.ndim :])
+                    taken: Tensor = target.new_zeros(target.shape[0], *target.shape[index.ndim :])
+                    return taken
         return None
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from marble.models.ssm.scan_native import NativeSelectiveScan
 from marble.native import build, layout, library
+
+native_scan: Callable[..., Tensor] = NativeSelectiveScan.apply
 
 
 @pytest.fixture(autouse=True)
@@ -82,14 +85,14 @@ def test_a_compiler_without_openmp_makes_kernels_of_one_thread(tmp_path: Path, m
 def test_kernels_of_one_thread_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(70, 8)
     inputs = (x, x.cos(), -torch.rand(8, 3), torch.rand(70, 3), torch.rand(70, 3))
-    with_threads = NativeSelectiveScan.apply(*inputs)
+    with_threads = native_scan(*inputs)
     monkeypatch.setattr(build, "LIBRARY", tmp_path / "kernels.so")
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "kernels.so")
     monkeypatch.setattr(build, "OPENMP", ((),))
     monkeypatch.setenv("CXXFLAGS", "-Wno-unknown-pragmas")
     assert build.build() is None
     library._library.cache_clear()
-    assert torch.equal(NativeSelectiveScan.apply(*inputs), with_threads)
+    assert torch.equal(native_scan(*inputs), with_threads)
 
 
 @pytest.mark.skipif(library.missing() is not None, reason=f"native: {library.missing()}")

@@ -16,7 +16,7 @@ SEEDS = range(20)
 
 def _reduced(pixels: np.ndarray) -> np.ndarray:
     n = TILE_PX // DOWNSAMPLE
-    return pixels.astype(float).reshape(n, DOWNSAMPLE, n, DOWNSAMPLE, 3).mean(axis=(1, 3))
+    return np.asarray(pixels.astype(float).reshape(n, DOWNSAMPLE, n, DOWNSAMPLE, 3).mean(axis=(1, 3)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -19,6 +19,8 @@ from marble.models.ssm.ssd_reference import SsdWeights
 from marble.models.ssm.ssd_stream import fast_block
 from marble.native.library import BACKEND_VARIABLE, missing
 
+native_scan: Callable[..., Tensor] = NativeSelectiveScan.apply
+
 needs_kernel = pytest.mark.skipif(missing() is not None, reason=f"native: {missing()}")
 
 
@@ -100,7 +102,7 @@ def test_widths_the_kernel_does_not_take_are_refused() -> None:
     with pytest.raises(RuntimeError, match="multiples of 8"):
         NativeSegmentScan(odd.scan_weights(), odd.shape)
     with pytest.raises(RuntimeError, match="multiples of 8"):
-        NativeSelectiveScan.apply(*scan_inputs((5,), d=6))
+        native_scan(*scan_inputs((5,), d=6))
 
 
 def scan_inputs(cells: tuple[int, ...], d: int = 8, n: int = 3) -> list[Tensor]:
@@ -130,7 +132,7 @@ def test_scans_that_do_not_fit_together_are_refused(
     inputs = scan_inputs(cells)
     inputs[which] = change(inputs[which].detach())
     with pytest.raises(RuntimeError, match=r"expected|takes"):
-        NativeSelectiveScan.apply(*inputs)
+        native_scan(*inputs)
 
 
 @pytest.mark.parametrize("path", ["torch", pytest.param("native", marks=needs_kernel)])
