@@ -266,12 +266,10 @@ def _load_column(table: Table, column: str, number: int, scheme: str) -> SplitFi
 def _load_json(path: Path) -> list[SplitFile]:
     try:
         content = files.read_json(path)
-    except IntegrityError:
-        raise
+    except IntegrityError as error:
+        raise SplitError(f"not readable as JSON: {error.what}", where=path, hint="Give a split file") from None
     except MarbleError as error:
         raise SplitError(error.what, where=error.where, hint="Check the path of the split file") from None
-    except (ValueError, RecursionError) as error:
-        raise SplitError(f"not readable as JSON: {error}", where=path, hint="Give a split file") from None
     if isinstance(content, dict) and content.get("format") == FORMAT:
         split = _own(content, str(path))
         members = {part: tuple(Member(name, 0, name) for name in names) for part, names in split.parts()}
