@@ -68,7 +68,7 @@ def test_a_split_changed_by_hand_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="fingerprint"):
         read_splits(path)
     path.write_text("{")
-    with pytest.raises(IntegrityError, match="not valid JSON"):
+    with pytest.raises(SplitError, match="not readable as JSON: not valid JSON"):
         read_splits(path)
 
 

@@ -13,7 +13,7 @@ import marble
 from marble.errors import InputError
 from tests.door.making import planted_bag, two_classes
 
-QUICK: dict[str, Any] = {"epochs": 3, "warmup": 0, "lr": 3e-3, "orders": 2}
+QUICK: dict[str, Any] = {"recipe": "common", "epochs": 12, "warmup": 0, "lr": 3e-3, "orders": 2}
 
 
 def test_fit_predict_attention_and_plot(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from marble import MarbleClassifier, MarbleRegressor, MarbleSurvival
 from tests.door.making import planted_bag, two_classes
 
 ESTIMATORS = (MarbleClassifier, MarbleSurvival, MarbleRegressor)
-QUICK: dict[str, Any] = {"epochs": 2, "lr": 3e-3, "options": {"warmup": 0, "orders": 2}}
+QUICK: dict[str, Any] = {"recipe": "common", "epochs": 12, "lr": 3e-3, "options": {"warmup": 0, "orders": 2}}
 
 
 @pytest.mark.parametrize("kind", ESTIMATORS)

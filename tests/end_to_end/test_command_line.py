@@ -141,7 +141,7 @@ def test_split_where_slides_of_a_patient_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("run", "{tmp}/none.toml"), "no such experiment file"),
+        (("run", "{tmp}/none.toml"), "no such file"),
         (("bench", "modle"), "unknown benchmark 'modle'; did you mean 'model'?"),
         (("split",), "give a cohort table and --out, or --check FILE"),
         (("tile", "{tmp}", "--out", "{tmp}/o", "--magnifications", "5,x"), "'5,x' is not a list of numbers"),

@@ -28,16 +28,16 @@ def report(
     viewer: Annotated[str, typer.Option(help="Address of `marble view`, for links.")] = "http://127.0.0.1:8765",
 ) -> None:
     """Tables, figures and a page from the stored predictions alone; pictures of cases with --slides, --store."""
-    from dataclasses import replace
-
-    from marble.reports.collect import collect
-    from marble.reports.page import CaseLooks
-
     paths.existing_folder(runs, "folder of runs")
     for folder, what in ((slides, "folder of slides"), (store, "store of bags")):
         if folder is not None:
             paths.existing_folder(folder, what)
     paths.output_folder(out)
+    from dataclasses import replace
+
+    from marble.reports.collect import collect
+    from marble.reports.page import CaseLooks
+
     results = replace(collect(runs, reference), time_unit=time_unit)
     pictures = {} if slides is None and store is None else case_pictures(results, slides, store)
     write_and_show(runs, out, results, CaseLooks(pictures, viewer))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -130,7 +131,8 @@ class Experiment:
         )
         bags = _bags_hash(stock.store, parts)
         planned = []
-        sites = asdict(site_report(cohort, split)) if parts["test"] else {}
+        # as JSON has it, without tuples: a planned run is compared with the record of a finished one
+        sites = json.loads(canonical_json(asdict(site_report(cohort, split)))) if parts["test"] else {}
         for model in _with_baselines(self.spec):
             for variant, options in _variants(model):
                 job = self._job(model, options, cohort, stock.store, split, parts, bags, threads)
