@@ -128,7 +128,7 @@ class TestGeoJson:
             Tissue.from_geojson(features, (100, 100), 10.0)
 
     def test_files_that_are_none(self, tmp_path: Path) -> None:
-        with pytest.raises(SlideError, match="absent.geojson: no such file"):
+        with pytest.raises(SlideError, match=r"absent\.geojson: no such file"):
             Tissue.from_geojson(tmp_path / "absent.geojson", (10, 10), 1.0)
         (tmp_path / "x.geojson").write_text("{")
         with pytest.raises(SlideError, match=r"x\.geojson: not valid JSON"):
