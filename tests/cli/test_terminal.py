@@ -76,3 +76,4 @@ def test_lengths_of_time(seconds: float, says: str) -> None:
 def test_an_item_is_named_once() -> None:
     assert terminal.blamed("a/b.svs", "a/b.svs: no\nsuch file") == "a/b.svs: no such file"
     assert terminal.blamed("a/b.svs", "no such file") == "a/b.svs: no such file"
+    assert terminal.blamed("a/b.svs", "b.svs: no such file") == "a/b.svs: no such file"

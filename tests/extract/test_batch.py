@@ -180,6 +180,16 @@ def test_a_damaged_record_and_a_dead_worker_cost_only_their_slide(some_slides: l
     assert store.record("slide-0").status == "ok"  # its bag was and stays whole
 
 
+def test_a_failing_second_attempt_leaves_a_whole_bag_alone(some_slides: list[Path], tmp_path: Path) -> None:
+    bags, table = tmp_path / "bags", tmp_path / "sizes.csv"
+    assert extract_many(some_slides[:1], spec_of(), bags, machine=ONE_THREAD).ok
+    before = tree(bags)
+    table.write_text("wsi,mpp\nslide-0,20\n")  # far too coarse for what is asked
+    again = extract_many(some_slides[:1], spec_of(), bags, machine=ONE_THREAD, mpp_csv=table)
+    assert [outcome.status for outcome in again.outcomes] == ["failed"]
+    assert tree(bags) == before
+
+
 def test_the_bag_of_another_slide_is_not_replaced_unless_asked(some_slides: list[Path], tmp_path: Path) -> None:
     spec, bags = spec_of(), tmp_path / "bags"
     for site, slide in (("A", some_slides[0]), ("B", some_slides[1])):

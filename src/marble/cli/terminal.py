@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
@@ -137,7 +138,7 @@ def failures(items: Sequence[tuple[str, str]]) -> None:
 
 def blamed(name: str, reason: str) -> str:
     """One line: which item, and why; the item is named once."""
-    text = " ".join(reason.split())
+    text = " ".join(reason.split()).removeprefix(f"{PurePath(name).name}: ")
     return text if name in text else f"{name}: {text}"
 
 

@@ -101,8 +101,7 @@ def extract_slide(
     try:
         source = Source.of(path, hashed=hash_source, expect_sha256=expect_sha256, mpp=mpp, outlines=drawn)
     except MarbleError as error:
-        known = known_record(store, slide_id)
-        if known is not None and known.status == "ok":  # a bag that is there stays, whatever became of the file
+        if _kept(store, slide_id):
             return BagRecord(slide_id=slide_id, status="failed", stage="verify", reason=_said(error, path))
         return store.note(slide_id, "failed", "verify", _said(error, path))
     if (done := _done(store, slide_id, source, path)) is not None:
@@ -129,6 +128,8 @@ def extract_slide(
         except _Excluded as reason:
             return store.note(slide_id, "excluded", work.stage, str(reason), source=source.record())
         except Exception as error:  # whatever a slide does, it ends in its own record
+            if _kept(store, slide_id):
+                return BagRecord(slide_id=slide_id, status="failed", stage=work.stage, reason=_said(error, path))
             return store.note(slide_id, "failed", work.stage, _said(error, path), source=source.record())
 
 
@@ -149,6 +150,20 @@ def known_record(store: BagStore, slide_id: str) -> BagRecord | None:
         return None  # a damaged record is made again
 
 
+def _kept(store: BagStore, slide_id: str) -> bool:
+    """Whether a whole bag is there already: it stays, whatever a later attempt meets."""
+    known = known_record(store, slide_id)
+    return known is not None and known.status == "ok" and _whole(store, known)
+
+
+def _whole(store: BagStore, record: BagRecord) -> bool:
+    try:
+        store.check_hash(record)
+    except (MarbleError, OSError):
+        return False  # a damaged bag is made again
+    return True
+
+
 def source_in(record: BagRecord) -> Mapping[str, Any]:
     """What a record says of the file it was made from."""
     source = record.details.get("source", {})
@@ -160,12 +175,7 @@ def _done(store: BagStore, slide_id: str, source: Source, path: Path) -> BagReco
     record = known_record(store, slide_id)
     if record is None or record.status == "failed" or not source.is_that_of(source_in(record), path):
         return None
-    try:
-        if record.status == "ok":
-            store.check_hash(record)
-    except (MarbleError, OSError):
-        return None  # a damaged bag is made again
-    return record
+    return record if record.status != "ok" or _whole(store, record) else None
 
 
 class _Excluded(Exception):  # noqa: N818  not an error: the slide was looked at and has nothing to give
