@@ -36,7 +36,6 @@ train = { recipe = "small", lr = 1e-3, orders = 4 }
 models = [
   { name = "marble", label = "MARBLE, 5x and 20x", start = "default" },
   { name = "marble", label = "MARBLE, 20x only", levels = 1, start = "default" },
-  { name = "marble", label = "MARBLE, 5x only", levels = 1, level = 0, start = "default" },
   { name = "abmil", label = "ABMIL, 20x" },
 ]
 """
