@@ -34,9 +34,9 @@ bags = { store = "bags", magnifications = [5, 20], encoder = "lite0" }
 split = { scheme = "kfold", folds = 5, repeats = 1 }
 train = { recipe = "small", lr = 1e-3, orders = 4 }
 models = [
-  { name = "marble", label = "MARBLE, 5x and 20x", start = "default" },
-  { name = "marble", label = "MARBLE, 20x only", levels = 1, start = "default" },
-  { name = "abmil", label = "ABMIL, 20x" },
+  { name = "marble", label = "marble", start = "default" },
+  { name = "marble", label = "marble, 20x only", levels = 1, start = "default" },
+  { name = "abmil", label = "abmil, 20x" },
 ]
 """
 HOW_TO_READ = """\
@@ -78,7 +78,7 @@ def run_demo(
 
 def _heatmap(root: Path, outcomes: list[RunOutcome], store: BagStore) -> Iterator[str]:
     """Draw the first tumour slide that the first fold was tested on."""
-    run = next(o.planned.folder for o in outcomes if o.planned.about["model"].startswith("MARBLE, 5x and 20x"))
+    run = next(o.planned.folder for o in outcomes if o.planned.about["model"] == "marble")
     predictor = Predictor(run)
     tested = predictor.run.record["parts"]["test"]
     shown = next(slide for slide in sorted(tested) if int(slide[1:4]) % 2)  # odd numbers are tumours
