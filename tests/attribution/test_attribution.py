@@ -17,6 +17,7 @@ from marble.bags.bag import Bag, Level
 from marble.errors import InputError
 from marble.models import MODELS, build
 from marble.models.inference import infer
+from marble.models.statistics import measure
 from marble.tasks.classification import Classification
 from marble.tasks.survival import Survival
 from tests.bags.making import random_bag
@@ -80,6 +81,23 @@ def test_a_model_of_the_coarse_level_shows_nothing_finer() -> None:
     bag = make_bag(30, 2)
     maps = attention_by_level(bag, infer(model, bag))
     assert [len(values) for values in maps] == [len(bag.levels[0])]
+
+
+def test_gradient_of_a_standardised_model_is_times_what_it_reads() -> None:
+    """The same model over tokens that were standardised beforehand gives the same map."""
+    model, bag = evaluated("mean", 2).double(), make_bag(30, 2)
+    plain = bag.with_levels([replace(level, features=level.features.double()) for level in bag.levels])
+    moments = measure([plain])
+    before = plain.with_levels(
+        [
+            replace(level, features=(level.features - one.mean) * one.scale())
+            for level, one in zip(plain.levels, moments, strict=True)
+        ]
+    )
+    expected = gradient_times_input(model, before, logit(1))
+    model.inputs.set(moments, next(model.parameters()))
+    for found, wanted in zip(gradient_times_input(model, plain, logit(1)), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-13)
 
 
 def test_gradient_of_a_linear_model_adds_up_to_the_logit() -> None:

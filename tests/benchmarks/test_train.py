@@ -26,6 +26,8 @@ def test_quick_run_writes_every_documented_field(tmp_path: Path) -> None:
     # One measured epoch: every part of it was timed, and none twice.
     assert sum(seconds[what] for what in (*train.IN_EPOCH, "rest")) == pytest.approx(seconds["epoch"])
     assert (BagModel.__call__, TrainingLoop._train_epoch, torch.autograd.backward) == untouched
+    for row in result["small_step"]:
+        assert row["times_cheaper"] == pytest.approx(row["paper"] / row["small"])
 
 
 def test_components_are_those_inside_the_later_epochs() -> None:

@@ -17,7 +17,8 @@ def gradient_times_input(model: BagModel, bag: Bag, score: Score) -> list[Tensor
     """(T_k,) float64 for each level, in the order of `bag.levels[k]`, coarsest first.
 
     The finest level's values are those of its own tokens; a coarser tile's are its own and all its descendants', so a
-    level's sum is what it and everything finer add to the score.
+    level's sum is what it and everything finer add to the score. A standardised model's input is the token's distance
+    from the training slides' mean, so that is what its gradient is taken times.
     """
     weight = next(model.parameters())
     base = canonical(bag).to(weight.device)
@@ -31,14 +32,25 @@ def gradient_times_input(model: BagModel, bag: Bag, score: Score) -> list[Tensor
     finally:
         model.train(was_training)
     own = [
-        torch.zeros(len(x), dtype=torch.float64) if g is None else wide(x.detach()).mul_(wide(g)).sum(dim=1).cpu()
-        for x, g in zip(inputs, gradients, strict=True)
+        torch.zeros(len(x), dtype=torch.float64) if g is None else _times(_centred(model, x.detach(), k), g)
+        for k, (x, g) in enumerate(zip(inputs, gradients, strict=True))
     ]
     for k in range(base.depth - 1, 0, -1):
         parent = base.levels[k].parent
         assert parent is not None
         own[k - 1] = own[k - 1].index_add(0, parent.cpu(), own[k])
     return [_as_stored(values, level.cells) for values, level in zip(own, bag.levels, strict=True)]
+
+
+def _centred(model: BagModel, tokens: Tensor, k: int) -> Tensor:
+    """(T, D) tokens of level k less the mean a standardised model takes off; the SD cancels with the gradient's."""
+    mean = model.inputs.mean
+    return tokens if mean is None else tokens - mean[k]
+
+
+def _times(tokens: Tensor, gradient: Tensor) -> Tensor:
+    """(T,) sums of products, in float64 on the CPU."""
+    return wide(tokens).mul_(wide(gradient)).sum(dim=1).cpu()
 
 
 def wide(values: Tensor) -> Tensor:

@@ -33,29 +33,26 @@ class Candidate:
     train: str = ""
 
 
-#: the mlp mixer stands in for the scan: it takes half the time and learned the same signals as well
-STAND_IN = 'mixer = "mlp"'
 CANDIDATES: dict[str, Candidate] = {
-    "base": Candidate(STAND_IN),
-    "lr 1e-3": Candidate(STAND_IN, "lr = 1e-3"),
-    "readout all": Candidate(STAND_IN + ', readout = "all"'),
-    "both": Candidate(STAND_IN + ', readout = "all"', "lr = 1e-3"),
-    "start default": Candidate(STAND_IN + ', start = "default"'),
-    "not standardised": Candidate(STAND_IN, "standardise = false"),
-    "twice the steps": Candidate(STAND_IN, "epochs = 20"),
-    "dropout 0": Candidate(STAND_IN + ", dropout = 0.0"),
-    "ema 0.99": Candidate(STAND_IN, "ema = 0.99"),
-    "least loss": Candidate(STAND_IN, 'select_by = "loss"'),
-    "block literal": Candidate(STAND_IN + ', block = "literal"'),
-    "width 128": Candidate(STAND_IN + ", project = 128"),
-    "lr 1e-4": Candidate(STAND_IN, "lr = 1e-4"),
-    "mixer mamba2": Candidate(),
-    "mamba2, start default": Candidate('start = "default"'),
-    "mamba2, start default, lr 1e-3": Candidate('start = "default"', "lr = 1e-3"),
-    "mamba2, readout all, lr 1e-3": Candidate('readout = "all"', "lr = 1e-3"),
-    "mixer set": Candidate('mixer = "set"'),
-    "set, start default": Candidate('mixer = "set", start = "default"'),
-    "set, start default, lr 1e-3": Candidate('mixer = "set", start = "default"', "lr = 1e-3"),
+    "base": Candidate(),
+    "start residual": Candidate('start = "residual"'),
+    "start even": Candidate('start = "even"'),
+    "lr 1e-3": Candidate(train="lr = 1e-3"),
+    "start residual, lr 1e-3": Candidate('start = "residual"', "lr = 1e-3"),
+    "readout all": Candidate('readout = "all"'),
+    "readout all, lr 1e-3": Candidate('readout = "all"', "lr = 1e-3"),
+    "start default": Candidate('start = "default"'),
+    "mixer mamba2": Candidate('mixer = "mamba2"'),
+    "mixer mlp": Candidate('mixer = "mlp"'),
+    "not standardised": Candidate(train="standardise = false"),
+    "dropout 0": Candidate("dropout = 0.0"),
+    "ema 0.99": Candidate(train="ema = 0.99"),
+    "least loss": Candidate(train='select_by = "loss"'),
+    "twice the steps": Candidate(train="epochs = 20"),
+    "block literal": Candidate('block = "literal"'),
+    "width 128": Candidate("project = 128"),
+    "lr 1e-4": Candidate(train="lr = 1e-4"),
+    "start default, lr 1e-3": Candidate('start = "default"', "lr = 1e-3"),
 }
 
 

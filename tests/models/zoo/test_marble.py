@@ -104,6 +104,8 @@ def test_prenorm_forward_is_the_equations(depth: int, T: int) -> None:
         {"readout": "all"},
         {"readout": "all", "depth": 2, "block": "prenorm"},
         {"start": "fine"},
+        {"start": "even"},
+        {"start": "residual", "mixer": "set"},
         {"mixer": "set"},
         {"mixer": "set", "block": "prenorm", "depth": 2},
         {"mixer": "set", "project": 6, "readout": "all"},
@@ -189,6 +191,17 @@ def test_a_fine_start_pools_fine_tokens_evenly_and_sees_no_parent() -> None:
     phi = model.get_parameter("phi.0.weight").grad
     assert phi is not None
     assert phi[:, DIM:].abs().max() > 1e-6  # what the parents say can be learned from the first step on
+
+
+@pytest.mark.parametrize("start", ["even", "residual"])
+def test_an_even_start_sees_the_parents_and_pools_evenly(start: str) -> None:
+    model = build("marble", DIM, 2, **SMALL, start=start, mixer="mlp", block="prenorm").double()
+    bag = nested_bag(40, 2)
+    moved = bag.with_levels([replace(bag.levels[0], features=bag.levels[0].features + 5), bag.levels[1]])
+    torch.testing.assert_close(model(bag).attention, torch.full((40,), 1 / 40, dtype=torch.float64))
+    assert not torch.allclose(model(bag).logits, model(moved).logits)
+    fine_half = model.get_parameter("phi.0.weight")[:, :DIM]
+    assert torch.equal(fine_half, torch.eye(DIM, dtype=torch.float64)) == (start == "residual")
 
 
 def test_every_level_is_read_out() -> None:
@@ -341,7 +354,7 @@ def test_augment_drops_branches_and_shuffles() -> None:
         ({"depth": 0}, "at least 1"),
         ({"drop_rate": 1.0}, r"drop_rate must be in \[0, 1\)"),
         ({"level": 0}, "Set levels=1"),
-        ({"start": "mean"}, "unknown start 'mean'.*default, fine"),
+        ({"start": "mean"}, "unknown start 'mean'.*default, even, fine, residual"),
         ({"readout": "coarse"}, "unknown readout 'coarse'.*finest, all"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
         ({"project": 0}, "project must be a positive width"),

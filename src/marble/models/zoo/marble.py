@@ -42,7 +42,7 @@ CHOICES = {
     "block": ["literal", "prenorm"],
     "mixer": ["mamba2", "set", "mlp"],
     "fusion": ["parent", "none", "shuffled"],
-    "start": ["default", "fine"],
+    "start": ["default", "even", "fine", "residual"],
     "readout": ["finest", "all"],
 }
 
@@ -82,9 +82,9 @@ class Marble(BagModel):
         headdim: width of a head; by default 64, or the largest power of two that divides the inner width 2D.
         project: width of one linear map, shared by the levels, that makes D smaller first; None for none.
         dropout: of the tokens, after that map.
-        start: "default", or "fine": phi starts as the fine token alone (identity, zero for the parent's half and the
-            bias) and w at zero, so that training starts from evenly pooled fine tokens and takes from the parents only
-            what helps.
+        start: "default"; "even": w starts at zero, so that training starts from evenly pooled tokens; "residual": also
+            phi starts as the fine token (identity) plus a random map of its parent; "fine": without that map, so that
+            training takes from the parents only what helps.
         readout: "finest" pools the finest level alone; "all" pools every level with a w of its own, and the head sees
             the pooled vectors side by side.
         order: in which a scan reads each level: one of `models.orders.ORDERS`, or a list with one per level.
@@ -93,7 +93,7 @@ class Marble(BagModel):
 
     order_sensitive: ClassVar[bool] = True
     small_options: ClassVar[Mapping[str, Any]] = {
-        "block": "prenorm", "project": 64, "dropout": 0.25, "start": "fine",
+        "block": "prenorm", "mixer": "set", "project": 64, "dropout": 0.25, "start": "fine",
     }  # fmt: skip
 
     def __init__(
@@ -153,15 +153,19 @@ class Marble(BagModel):
         )
         # a Cox risk has no intercept
         self.head = nn.Linear(width * (1 + len(self.coarse_scores)), outputs, bias=outputs > 1)
-        if start == "fine":
-            self._start_from_fine_tokens()
+        if start != "default":
+            self._start_evenly(fine=start in ("fine", "residual"), parents=start != "fine")
 
     @torch.no_grad()
-    def _start_from_fine_tokens(self) -> None:
+    def _start_evenly(self, fine: bool, parents: bool) -> None:
+        """Put w at zero; with `fine`, phi's fine half is the identity; without `parents`, the other is 0."""
         for phi in self.phi:
             assert isinstance(phi, nn.Linear)
-            phi.weight.copy_(torch.eye(self.width, 2 * self.width))  # [identity, 0]
-            nn.init.zeros_(phi.bias)
+            if fine:
+                phi.weight[:, : self.width].copy_(torch.eye(self.width))
+                nn.init.zeros_(phi.bias)
+            if not parents:
+                nn.init.zeros_(phi.weight[:, self.width :])
         for score in (self.score, *self.coarse_scores):
             assert isinstance(score, nn.Linear)
             nn.init.zeros_(score.weight)
