@@ -26,7 +26,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_model_has_its_row_beside_the_probe(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "MODELS", '[{ name = "marble", d_state = 4, project = 4 }]')
+    small = '{ name = "marble", d_state = 4, project = 4 }'
+    monkeypatch.setattr(learning, "MODELS", f"[{small}]")
+    monkeypatch.setattr(learning, "PEERS", f'[{small}, {{ name = "mean" }}]')
     found = learning.run(
         data / "out.json",
         data=data,
@@ -36,14 +38,19 @@ def test_every_model_has_its_row_beside_the_probe(data: Path, monkeypatch: pytes
         seeds=(0,),
     )
     assert json.loads((data / "out.json").read_text()) == found
-    assert [table["signal"] for table in found["tables"]] == ["fine-only", "survival"]
-    for table, metric in zip(found["tables"], ("auc", "c_index"), strict=True):
+    assert [table["cohort"] for table in found["tables"]] == [
+        "fine-only-strong",
+        "survival-strong",
+        "survival-middle-peers",
+    ]
+    peers = [set(), set(), {"mean"}]
+    for table, metric, beside in zip(found["tables"], ("auc", "c_index", "c_index"), peers, strict=True):
         rows = {row["model"]: row for row in table["models"]}
-        assert set(rows) == {"marble(d_state=4,project=4)", "probe", "tiles"}
+        assert set(rows) == {"marble(d_state=4,project=4)", "probe", "tiles"} | beside
         assert all(row["metric"] == metric for row in rows.values())
         assert rows["probe"]["p_holm"] is not None
-    by_probe = {table["signal"]: table["models"][1]["mean"] for table in found["tables"]}
-    assert by_probe["fine-only"] > 0.9  # the share of marked tiles is what a mean sees
+    by_probe = {row["model"]: row["mean"] for row in found["tables"][0]["models"]}["probe"]
+    assert by_probe > 0.9  # the share of marked tiles is what a mean sees
 
 
 def test_the_search_writes_a_row_per_candidate_and_cohort(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

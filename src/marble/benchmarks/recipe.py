@@ -35,24 +35,21 @@ class Candidate:
 
 CANDIDATES: dict[str, Candidate] = {
     "base": Candidate(),
-    "start residual": Candidate('start = "residual"'),
-    "start even": Candidate('start = "even"'),
-    "lr 1e-3": Candidate(train="lr = 1e-3"),
-    "start residual, lr 1e-3": Candidate('start = "residual"', "lr = 1e-3"),
+    "start fine": Candidate('start = "fine"'),
     "readout all": Candidate('readout = "all"'),
-    "readout all, lr 1e-3": Candidate('readout = "all"', "lr = 1e-3"),
-    "start default": Candidate('start = "default"'),
     "mixer mamba2": Candidate('mixer = "mamba2"'),
     "mixer mlp": Candidate('mixer = "mlp"'),
     "not standardised": Candidate(train="standardise = false"),
+    "start default": Candidate('start = "default"'),
+    "lr 1e-3": Candidate(train="lr = 1e-3"),
+    "lr 1e-4": Candidate(train="lr = 1e-4"),
     "dropout 0": Candidate("dropout = 0.0"),
+    "width 128": Candidate("project = 128"),
     "ema 0.99": Candidate(train="ema = 0.99"),
     "least loss": Candidate(train='select_by = "loss"'),
     "twice the steps": Candidate(train="epochs = 20"),
     "block literal": Candidate('block = "literal"'),
-    "width 128": Candidate("project = 128"),
-    "lr 1e-4": Candidate(train="lr = 1e-4"),
-    "start default, lr 1e-3": Candidate('start = "default"', "lr = 1e-3"),
+    "start even": Candidate('start = "even"'),
 }
 
 

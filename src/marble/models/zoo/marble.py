@@ -93,7 +93,7 @@ class Marble(BagModel):
 
     order_sensitive: ClassVar[bool] = True
     small_options: ClassVar[Mapping[str, Any]] = {
-        "block": "prenorm", "mixer": "set", "project": 64, "dropout": 0.25, "start": "fine",
+        "block": "prenorm", "mixer": "set", "project": 64, "dropout": 0.25, "start": "residual",
     }  # fmt: skip
 
     def __init__(
