@@ -1,8 +1,8 @@
 """The whole way on drawn slides whose class shows only where two scales are read together (`synthetic.two_scales`).
 
-Slides -> bags -> runs -> report -> heatmap, in a few minutes, nothing downloaded. Models are trained as small cohorts are
-by default. What is drawn how, and the heatmap that is shown, were settled on slides of other seeds
-(`DEVELOPMENT_SEED`), so what the demo shows was not tuned on what it shows.
+Slides -> bags -> runs -> report -> heatmap, in a few minutes, nothing downloaded. Models are trained as small cohorts
+are by default. What is drawn how was settled on slides of other seeds (`DEVELOPMENT_SEED`), so what the demo shows was
+not tuned on what it shows.
 """
 
 from __future__ import annotations

@@ -114,7 +114,8 @@ class Run:
     def attention(self, source: Any) -> dict[str, NDArray[Any]]:
         """Where the model looked: columns of equal length, a row per tile of every level, ready for `pandas.DataFrame`.
 
-        `attention` sums to 1 over each level; `x`, `y`, `size` are level-0 pixels, where the bag knows its place.
+        `attention` sums to 1 over the tiles that the model reads; a coarser tile has the highest below it. `x`, `y`,
+        `size` are level-0 pixels, where the bag knows its place.
         """
         return _columns(self.explain(source))
 

@@ -50,6 +50,10 @@ def test_every_model_has_its_row_beside_the_probe(data: Path, monkeypatch: pytes
         assert all(row["metric"] == metric for row in rows.values())
         assert rows["probe"]["p_holm"] is not None
     by_probe = {row["model"]: row["mean"] for row in found["tables"][0]["models"]}["probe"]
+    written = (data / "out" / "learning.md").read_text()
+    assert f"| probe | {by_probe:.3f} [" in written
+    assert "| mean | " in written
+    assert (data / "out" / "learning.svg").read_text().count("survival-middle-peers") == 1
     assert by_probe > 0.9  # the share of marked tiles is what a mean sees
 
 

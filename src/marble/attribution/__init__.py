@@ -1,6 +1,6 @@
 """Why a model says what it says: one number per tile, at every level.
 
-lifting        attention, summed over descendants up to every coarser level
+lifting        attention, and at coarser levels the highest of it below each tile
 scores         the number a map is about: a class's logit, or the risk
 occlusion      how the score changes when a coarse tile goes with all below it
 gradient       gradient times input, which tells classes apart

@@ -5,7 +5,8 @@
 
 DIR holds a bag store (what `marble import` or `marble extract` made) and `labels.csv` with `slide_id`, `patient_id` or
 `case_id`, and `malignant` (0 or 1): the kind of its tiles. Every cohort is an ordinary experiment below OUT, with the
-same predictions, records and reports, and goes on where it was stopped. The seeds of the search are never shown.
+same predictions, records and reports, and goes on where it was stopped; OUT also gets all results as `learning.md` and
+`learning.svg`. The seeds of the search are never shown.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rich.console import Console
 
 from marble import files
 from marble.bags.store import BagStore
+from marble.benchmarks.learning_tables import write_tables
 from marble.errors import InputError
 from marble.experiment import Experiment, find_store
 from marble.reports.collect import collect
@@ -91,6 +93,7 @@ def run(
          "models": cells(compare(collect(root / "runs" / name)))}
         for signal, strength, name, _, wanted in comparisons
     ]  # fmt: skip
+    write_tables(tables, root)
     return report(tables, json_path)
 
 

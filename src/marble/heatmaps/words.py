@@ -28,7 +28,12 @@ class Meaning:
 def meaning(explanation: Explanation, task: Task) -> Meaning:
     """The words for an explanation by a run of this task."""
     if explanation.mode == "attention":
-        return Meaning("share of 1", "the model's attention to a tile; all tiles of a level sum to 1", "none", "most")
+        return Meaning(
+            "share of 1",
+            "the model's attention to a tile; all tiles it reads sum to 1, a coarser one shows the highest below it",
+            "none",
+            "most",
+        )
     score = score_of(task, explanation.target).name
     named = explanation.target or score
     ends = (
