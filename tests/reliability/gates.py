@@ -139,11 +139,11 @@ TRAINING = (
           "tests/models/test_contract.py::test_evaluation_is_repeatable"),
          lacks="not after a restart, and one bag at a time"),
     Gate("C8", "Files that hold code are refused by name and never run it", 14,
-         ("tests/models/originals/test_checkpoint.py::test_code_in_a_pickle_is_refused_and_does_not_run",
+         (f"{HERE}/test_hostile_files.py::test_code_in_a_file_is_refused_by_name_and_never_runs",
+          "tests/models/originals/test_checkpoint.py::test_code_in_a_pickle_is_refused_and_does_not_run",
           "tests/cli/test_import_checkpoint.py::test_a_malicious_pickle_does_not_run",
           "tests/interchange/test_layouts.py::test_a_pickle_is_never_opened",
-          "tests/encoders/test_encoder.py::test_pickled_weights_are_refused_with_the_command_that_converts_them"),
-         lacks="no .joblib, YAML tag or file of two kinds"),
+          "tests/encoders/test_encoder.py::test_pickled_weights_are_refused_with_the_command_that_converts_them")),
     Gate("C9", "No file of the package unpickles, evaluates or calls a shell", None,
          ("tests/ground/test_public.py::test_nothing_is_unpickled_evaluated_or_shelled_out",)),
     Gate("C10", "Attacks on the header of a tensor file are refused", 12,
@@ -175,18 +175,16 @@ NUMBERS = (
          ("tests/cohorts/test_malformed.py", "tests/cohorts/test_split_files.py::test_malformed_split_files",
           "tests/cohorts/test_split_files.py::test_names_in_the_written_csv_never_start_a_formula")),
     Gate("D7", "Slides in are slides used and slides excluded, in every table; a removed one fails the build", 10,
-         ("tests/experiment/test_experiment.py::test_slides_without_a_bag_are_excluded_by_reason",
-          "tests/end_to_end/test_command_line.py::test_run_report_predict_verify")),
+         (f"{HERE}/test_tables.py::test_every_slide_is_accounted_for_in_every_table",)),
     Gate("D8", "Tables built again from stored predictions have the same bytes; a changed digit is refused", None,
-         ("tests/end_to_end/test_command_line.py::test_run_report_predict_verify",)),
+         (f"{HERE}/test_tables.py::test_tables_are_built_again_to_the_byte_and_no_changed_digit_is_taken",)),
     Gate("D9", "Survival without a declared coding of events is refused; events and follow-up are told", 4,
          ("tests/cohorts/test_tables.py::test_event_coding_is_asked_for_then_obeyed",
           "tests/cohorts/test_tables.py::test_a_declared_coding_against_the_format_is_noted",
           "tests/cohorts/test_cohort.py::test_summary_prints_what_shows_a_flipped_event",
           "tests/cohorts/test_cohort.py::test_median_follow_up_is_the_reverse_kaplan_meier_median")),
     Gate("D10", "Every figure of a table has its number of runs, spread, interval and run ids; quoted ones say so",
-         None, ("tests/end_to_end/test_command_line.py::test_run_report_predict_verify",),
-         lacks="intervals are looked for; spreads, run ids and quoted figures are not"),
+         None, (f"{HERE}/test_tables.py::test_every_figure_says_what_it_is_made_of",)),
 )  # fmt: skip
 
 VIEWER = (
@@ -243,17 +241,14 @@ RESOURCES = (
     Gate("F5", "Known holes in packages", None,
          without="A database of advisories is asked over the network, which no test may use; versions are pinned, and "
                  "`marble doctor --sbom` lists what is installed."),
-    Gate("F6", "No command connects anywhere", 1, (
-             "tests/training/test_trackers.py::test_no_mirror_opens_a_connection",
-             "tests/encoders/test_encoder.py::test_nothing_is_downloaded_unless_asked"),
-         lacks="encoders and trackers; the verbs are not watched"),
+    Gate("F6", "No command connects anywhere", 1, (f"{HERE}/test_no_network.py",)),
     Gate("F7", "Encoder weights with a changed byte are refused", 5,
          ("tests/encoders/test_lite0.py::test_weights_with_one_byte_changed_are_refused",
           "tests/encoders/test_timm_models.py::test_a_pinned_hash_refuses_a_changed_byte")),
     Gate("F8", "A huge bag is answered under a limit on memory, or refused with what it needs", 3,
-         lacks="no test yet"),
+         (f"{HERE}/test_resources.py::test_a_huge_bag_is_answered_or_refused_under_a_limit_on_memory",)),
     Gate("F9", "Hundreds of slides in one process: memory and open files stay, no temporary file is left", 500,
-         lacks="no test yet"),
+         (f"{HERE}/test_resources.py::test_memory_and_open_files_stay_over_many_slides",)),
 )  # fmt: skip
 
 GATES = (*SLIDES, *BAGS, *TRAINING, *NUMBERS, *VIEWER, *RESOURCES)
