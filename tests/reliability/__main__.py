@@ -1,6 +1,7 @@
 """Run the gates one by one and write `docs/reliability.md`: `make reliability`, `SMOKE=1`, `GATES=A1,B4`.
 
-A gate that already held at this commit, in this mode, is not run again, so a run that was stopped goes on where it was.
+A gate that held is not run again, in this mode, until the package, its own tests or a library has changed: a run that
+was stopped goes on where it was, and a change of pages costs nothing.
 """
 
 from __future__ import annotations
@@ -19,31 +20,31 @@ from marble import files
 from tests.docs.pages import ROOT
 from tests.reliability import page, results
 from tests.reliability.gates import GATES, Gate
+from tests.reliability.sources import fingerprint
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.reliability", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a tenth of the cases")
-    parser.add_argument("--gates", default="", help="only these, as A1,B4")
-    parser.add_argument("--anew", action="store_true", help="also those that held at this commit")
+    parser.add_argument("--gates", default="", help="only these, in this order, as A1,B4")
+    parser.add_argument("--anew", action="store_true", help="also those that held already")
     parser.add_argument("--limit", type=float, default=60, help="minutes a gate may take")
     parser.add_argument("--page", action="store_true", help="only write the page")
     asked = parser.parse_args()
     wanted = [name.strip().upper() for name in asked.gates.split(",") if name.strip()]
-    unknown = sorted(set(wanted) - {gate.id for gate in GATES})
+    by_id = {gate.id: gate for gate in GATES}
+    unknown = sorted(set(wanted) - set(by_id))
     if unknown:
-        parser.error(f"no such gate: {', '.join(unknown)}; there are {', '.join(gate.id for gate in GATES)}")
+        parser.error(f"no such gate: {', '.join(unknown)}; there are {', '.join(by_id)}")
     mode: results.Mode = "smoke" if asked.smoke else "full"
     lost = 0
-    for gate in GATES:
-        if asked.page or not gate.tests or (wanted and gate.id not in wanted):
+    for gate in [] if asked.page else [by_id[name] for name in wanted] or GATES:
+        if not gate.tests:
             continue
-        before = results.load().get((gate.id, mode))
-        at = results.commit()
-        if not asked.anew and before and before.outcome == "held" and before.commit == at and not at.endswith("+"):
-            print(f"{gate.id}: held at this commit already")
+        if not asked.anew and results.still_holds(results.load().get((gate.id, mode)), fingerprint(gate)):
+            print(f"{gate.id}: held already")
             continue
-        result = run(gate, mode, at, asked.limit)
+        result = run(gate, mode, asked.limit)
         results.keep(result)
         files.publish(page.PAGE, page.text())
         lost += result.outcome in ("failed", "stopped")
@@ -54,8 +55,9 @@ def main() -> int:
     return 1 if lost else 0
 
 
-def run(gate: Gate, mode: results.Mode, commit: str, limit: float) -> results.Result:
+def run(gate: Gate, mode: results.Mode, limit: float) -> results.Result:
     """One gate's tests in a process of their own."""
+    at, sources = results.commit(), fingerprint(gate)
     environment = {**os.environ, "SMOKE": "1" if mode == "smoke" else "", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
@@ -74,7 +76,7 @@ def run(gate: Gate, mode: results.Mode, commit: str, limit: float) -> results.Re
         counted = results.count(report) if report.exists() else results.Counted(0, 0, (), ())
     return results.Result(
         gate.id, mode, _outcome(counted, process.returncode), counted.reduced, counted.tried, counted.survived, minutes,
-        datetime.now(UTC).date().isoformat(), commit, results.versions(), counted.failed, counted.skipped,
+        datetime.now(UTC).date().isoformat(), at, results.versions(), counted.failed, counted.skipped, sources,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from marble import files
+from marble.version import VERSION
 from tests.docs.pages import ROOT
 
 STATE = ROOT / "docs" / "reliability.json"
@@ -29,7 +30,8 @@ class Result:
         tried: cases tried; a test that failed loses every case it tried.
         skipped: why tests were not run, if any.
         failed: names of tests that failed.
-        versions: of Python and of the libraries the gates depend on.
+        versions: of Python, MARBLE and the libraries the gates depend on.
+        sources: fingerprint of the package and the gate's tests when it was run.
     """
 
     gate: str
@@ -44,6 +46,7 @@ class Result:
     versions: dict[str, str]
     failed: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    sources: str = ""
 
     @property
     def lost(self) -> int:
@@ -90,6 +93,13 @@ def load(path: Path = STATE) -> dict[tuple[str, Mode], Result]:
     return {(row.gate, row.mode): row for row in rows}
 
 
+def still_holds(before: Result | None, sources: str) -> bool:
+    """Whether a gate held with these very sources and libraries."""
+    return (
+        before is not None and before.outcome == "held" and (before.sources, before.versions) == (sources, versions())
+    )
+
+
 def keep(result: Result, path: Path = STATE) -> None:
     """Put one result in the place of the last of its gate and mode."""
     found = load(path) | {(result.gate, result.mode): result}
@@ -108,7 +118,7 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    found = {"marble": VERSION, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
             found[name] = metadata.version(name)
