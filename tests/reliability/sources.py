@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 
 from tests.docs.pages import ROOT
@@ -24,7 +23,6 @@ def fingerprint(gate: Gate) -> str:
     return _hashed([*_package(), *_closure(gate)])
 
 
-@cache
 def _package() -> tuple[Path, ...]:
     below = sorted((ROOT / "src" / "marble").rglob("*"))
     return tuple(
