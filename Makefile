@@ -72,7 +72,7 @@ docs: setup ## the documentation site, into site/
 	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
-# Gates that held at this commit are not run again, so a run that was stopped goes on: make reliability GATES=A1,B4
+# Gates that held are not run again until sources change, so a run that was stopped goes on: make reliability GATES=A1,B4
 reliability: setup ## every gate with all its cases, into docs/reliability.md (SMOKE=1: a tenth)
 	$(BIN)/python -m tests.reliability $(if $(SMOKE),--smoke) $(if $(GATES),--gates $(GATES))
 

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 
 from marble import files
 from marble.bags.bag import Bag
-from marble.bags.store import BagStore
+from marble.bags.store import BagRecord, BagStore
+from marble.compute import Done, Executor, Failed, Inline, Processes, tell
 from marble.errors import BagError, InputError, SlideError
 from marble.models.base import BagModel
 from marble.models.inference import Prediction, infer
@@ -30,6 +32,9 @@ from marble.tasks.base import Decision
 from marble.training.membership import Membership
 from marble.training.routing import Routing, read_routing
 from marble.training.run import Run
+
+if TYPE_CHECKING:
+    from marble.extract import ExtractSpec, Machine
 
 __all__ = ["Answer", "Predictor", "RunChooser", "SlideOptions", "bags_of", "chooser_of", "predict"]
 
@@ -198,38 +203,57 @@ def _opened(folder: Path, budget: float) -> Predictor:
 
 
 def bags_of(
-    sources: Iterable[str | Path], run: Run, options: SlideOptions | None = None, routing: Routing | None = None
+    sources: Iterable[str | Path],
+    run: Run,
+    options: SlideOptions | None = None,
+    routing: Routing | None = None,
+    *,
+    executor: Executor | None = None,
 ) -> Iterator[tuple[str, Bag | Exception]]:
-    """Every bag of the sources: a store, a bag file in one, or a slide file (tiled and embedded as in training).
+    """Every bag of the sources: a store, a bag file in one, a slide file or a folder of slides.
 
-    Of a slide, with `routing`, only the fine tiles that it chooses are read and embedded. A source that cannot be used
-    is yielded with its error, and the rest goes on.
+    Slides are tiled and embedded as in training, by `executor` (in this process by default); of a slide, with
+    `routing`, only the fine tiles that it chooses are read and embedded. A source that cannot be used is yielded with
+    its error, and the rest goes on.
     """
-    for source in sources:
-        path = Path(source)
-        try:
-            yield from _bags_at(path, run, options or SlideOptions(), routing)
-        except Exception as error:  # one bad source must not end the batch
-            yield str(path), error
+    found = [one for source in sources for one in _found_at(Path(source), run)]
+    slides = [one for one in found if isinstance(one, Path)]
+    with TemporaryDirectory(prefix="marble-predict-") as scratch:
+        prepared = _prepared(slides, run, options or SlideOptions(), routing, executor or Inline(), Path(scratch))
+        for one in found:
+            if isinstance(one, Path):
+                yield next(prepared)
+            elif isinstance(one[1], BagStore):
+                yield one[0], _load(one[1], one[0])
+            else:
+                yield one[0], one[1]
 
 
-def _bags_at(
-    path: Path, run: Run, options: SlideOptions, routing: Routing | None
-) -> Iterator[tuple[str, Bag | Exception]]:
-    if path.is_dir():
-        store = BagStore.find(path, like=run.provenance)
-        for slide_id in store.slide_ids():
-            yield slide_id, _load(store, slide_id)
-    elif path.suffix == ".safetensors":
-        store = BagStore(path.parent)
-        known = {store.bag_path(slide_id): slide_id for slide_id in store.slide_ids()}
-        if path not in known:
-            raise InputError("no record beside this bag says that it is whole", where=path, hint="Extract it again")
-        yield known[path], _load(store, known[path])
-    elif path.exists():
-        yield path.stem, _extract(path, run, options, routing)
-    else:
-        raise InputError("no such slide, bag or store", where=path)
+def _found_at(path: Path, run: Run) -> Iterator[Path | tuple[str, BagStore | Exception]]:
+    """What a source holds: slide files, and bags by their id and store."""
+    from marble.extract import slides_in
+
+    try:
+        if path.suffix == ".safetensors" and not path.is_dir():
+            store = BagStore(path.parent)
+            known = {store.bag_path(slide_id): slide_id for slide_id in store.slide_ids()}
+            if path not in known:
+                raise InputError("no record beside this bag says that it is whole", where=path, hint="Extract it again")
+            yield known[path], store
+        elif path.is_dir() and BagStore.any_at(path):
+            store = BagStore.find(path, like=run.provenance)
+            yield from ((slide_id, store) for slide_id in store.slide_ids())
+        elif path.is_dir():
+            try:
+                yield from slides_in([path])
+            except InputError as error:
+                raise InputError(f"no bags and {error.what}", where=path, hint=error.hint) from None
+        elif path.exists():
+            yield path
+        else:
+            raise InputError("no such slide, bag or store", where=path)
+    except Exception as error:  # one bad source must not end the batch
+        yield str(path), error
 
 
 def _load(store: BagStore, slide_id: str) -> Bag | Exception:
@@ -239,32 +263,83 @@ def _load(store: BagStore, slide_id: str) -> Bag | Exception:
         return error
 
 
-def _extract(path: Path, run: Run, options: SlideOptions, routing: Routing | None) -> Bag:
-    """Tile and embed a slide exactly as the run's training bags were; of its branches, those that routing chooses."""
-    from marble.extract import ExtractSpec, Machine, extract_slide, store_for
+@dataclass(frozen=True)
+class _SlideJob:
+    """One slide that is to be prepared, and the folder for its bag."""
+
+    number: int
+    path: Path
+    folder: Path
+
+
+def _prepared(
+    slides: Sequence[Path],
+    run: Run,
+    options: SlideOptions,
+    routing: Routing | None,
+    executor: Executor,
+    scratch: Path,
+) -> Iterator[tuple[str, Bag | Exception]]:
+    """Tile and embed slides exactly as the run's training bags were; of their branches, those that routing chooses."""
+    from marble.extract import Machine, load_encoders, store_for
+
+    try:
+        spec = _settings(run, options) if slides else None
+    except InputError as error:
+        yield from ((path.stem, InputError(error.what, where=path, hint=error.hint)) for path in slides)
+        return
+    if spec is None:
+        return
+    machine = Machine(device=options.device, weights=dict(options.weights))
+    chooser = None if routing is None else RunChooser(run.folder.resolve(), routing.budget)
+    if isinstance(executor, Processes):
+        executor = replace(executor, prepare=partial(load_encoders, spec, machine))
+    work = partial(_prepare, spec=spec, options=options, machine=machine, chooser=chooser)
+    jobs = [_SlideJob(number, path, scratch / str(number)) for number, path in enumerate(slides)]
+    ended = executor.map(work, jobs)
+    early: dict[int, Done[_SlideJob, BagRecord] | Failed[_SlideJob]] = {}  # those that ended before their turn
+    for job in jobs:
+        while job.number not in early:
+            one = next(ended)
+            early[one.item.number] = one
+        outcome = early.pop(job.number)
+        yield job.path.stem, _made(outcome, store_for(job.folder, spec, chooser))
+        shutil.rmtree(job.folder, ignore_errors=True)  # the bag stays mapped
+
+
+def _settings(run: Run, options: SlideOptions) -> ExtractSpec:
+    from marble.extract import ExtractSpec
 
     settings = run.record["bags"].get("notes", {}).get("extract")
     if options.spec is not None:
-        spec = ExtractSpec.from_toml(options.spec)
-    elif settings is not None:
-        spec = ExtractSpec.parse(settings, where=run.folder / "run.json")
-    else:
-        raise InputError(
-            "this run was trained on bags without extraction settings, so a slide cannot be prepared for it",
-            where=path,
-            hint="Give the settings with --spec FILE.toml, or a bag made in the same way as the training bags",
-        )
+        return ExtractSpec.from_toml(options.spec)
+    if settings is not None:
+        return ExtractSpec.parse(settings, where=run.folder / "run.json")
+    raise InputError(
+        "this run was trained on bags without extraction settings, so a slide cannot be prepared for it",
+        hint="Give the settings with --spec FILE.toml, or a bag made in the same way as the training bags",
+    )
+
+
+def _prepare(
+    job: _SlideJob, *, spec: ExtractSpec, options: SlideOptions, machine: Machine, chooser: RunChooser | None
+) -> BagRecord:
+    from marble.extract import extract_slide
+
     outlines = options.outlines
     if outlines is not None and outlines.is_dir():
-        outlines = outlines / f"{path.stem}.geojson"
-    machine = Machine(device=options.device, weights=dict(options.weights))
-    chooser = None if routing is None else RunChooser(run.folder.resolve(), routing.budget)
-    with TemporaryDirectory(prefix="marble-predict-") as scratch:
-        # Hashed, so that a slide of the training part is known again under any name.
-        record = extract_slide(
-            path, spec, scratch, machine=machine, mpp=options.mpp, outlines=outlines, hash_source=path.is_file(),
-            chooser=chooser,
-        )  # fmt: skip
-        if record.status != "ok":
-            raise SlideError(f"{record.status} at {record.stage}: {record.reason}", where=path)
-        return store_for(scratch, spec, chooser).load(record.slide_id)  # stays mapped when the folder is gone
+        outlines = outlines / f"{job.path.stem}.geojson"
+    # Hashed, so that a slide of the training part is known again under any name.
+    return extract_slide(
+        job.path, spec, job.folder, machine=machine, mpp=options.mpp, outlines=outlines,
+        hash_source=job.path.is_file(), chooser=chooser, on_progress=tell,
+    )  # fmt: skip
+
+
+def _made(ended: Done[_SlideJob, BagRecord] | Failed[_SlideJob], store: BagStore) -> Bag | Exception:
+    if isinstance(ended, Failed):
+        return SlideError(ended.reason, where=None if str(ended.item.path) in ended.reason else ended.item.path)
+    record = ended.result
+    if record.status != "ok":
+        return SlideError(f"{record.status} at {record.stage}: {record.reason}", where=ended.item.path)
+    return _load(store, record.slide_id)

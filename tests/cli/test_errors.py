@@ -88,6 +88,7 @@ def test_a_file_of_the_wrong_kind_is_one_line(verb: str, tmp_path: Path) -> None
     ("words", "says"),
     [
         (("extrat",), "No such command 'extrat'"),
+        (("extrat",), "'export'? See `marble --help`"),
         (("extract",), "Missing argument 'sources'. See `marble extract --help`"),
         (("extract", ".", "--store", "s", "--workers", "two"), "Invalid value for '--workers'"),
         (("extract", ".", "--store", "s", "--wrokers", "2"), "No such option: --wrokers"),
@@ -172,7 +173,7 @@ import sys, time
 from marble.cli import main, paths
 def wait(path):
     print("waiting", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 paths.existing_folder = wait
 main(["verify", sys.argv[1]])
 """
@@ -186,7 +187,7 @@ def test_signals_end_with_one_line(number: int, code: int, tmp_path: Path) -> No
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == code
     assert _one_line(err) == "stopped; start the same command again to go on"
 

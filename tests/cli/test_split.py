@@ -319,3 +319,15 @@ def test_numbers_that_cannot_be_meant(tmp_path: Path, text: str, said: str) -> N
 def test_a_workbook_says_how_to_save_it(tmp_path: Path) -> None:
     said = refused(write(tmp_path / "cohort.xlsx", b"PK\x03\x04"), "--out", tmp_path / "out")
     assert "File, Save As, CSV UTF-8" in said
+
+
+def test_a_check_looks_one_folder_down(tmp_path: Path) -> None:
+    table = write(tmp_path / "c.csv", two_slides_each("case_id,slide_id,label"))
+    assert split(table, "--out", tmp_path / "splits", "--repeats", "2").exit_code == 0
+    inside = split(table, "--check", tmp_path / "splits" / "holdout")
+    outside = split(table, "--check", tmp_path / "splits")
+    assert (inside.exit_code, outside.exit_code) == (0, 0)
+    assert outside.output == inside.output
+    assert split(table, "--out", tmp_path / "splits", "--folds", "3").exit_code == 0
+    several = split(table, "--check", tmp_path / "splits")
+    assert "several folders of splits are here: holdout, kfold" in str(several.exception)

@@ -77,3 +77,24 @@ def test_an_item_is_named_once() -> None:
     assert terminal.blamed("a/b.svs", "a/b.svs: no\nsuch file") == "a/b.svs: no such file"
     assert terminal.blamed("a/b.svs", "no such file") == "a/b.svs: no such file"
     assert terminal.blamed("a/b.svs", "b.svs: no such file") == "a/b.svs: no such file"
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1000, "0.977 KiB"), (48_216, "47.1 KiB"), (5 << 20, "5 MiB"),
+     (1000 << 20, "0.977 GiB"), (123 << 30, "123 GiB"), (5000 << 40, "5e+03 TiB")],
+)  # fmt: skip
+def test_sizes_have_the_unit_that_fits(count: int, said: str) -> None:
+    assert terminal.size(count) == said
+
+
+def test_colours_that_are_forced_draw_nothing_that_moves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    terminal.console.cache_clear()
+    with terminal.progress("extracting", 2) as bar:
+        bar("a: ok")
+        bar("b: ok")
+    terminal.console.cache_clear()
+    assert capsys.readouterr().out.splitlines() == ["[1/2] a: ok", "[2/2] b: ok"]

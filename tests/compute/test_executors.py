@@ -123,14 +123,26 @@ def take(task: tuple[str, int]) -> int:
 
 
 def test_memory_processor_time_and_silence_are_limited() -> None:
-    limits = Limits(memory_bytes=256 << 20, cpu_s=1, stall_s=6)
-    tasks = [("memory", 1 << 30), ("memory", 1 << 20), ("cpu", 0), ("silence", 0)]
+    limits = Limits(memory_bytes=256 << 20, cpu_s=1)
+    tasks = [("memory", 1 << 30), ("memory", 1 << 20), ("cpu", 0)]
     outcomes = {o.item: o for o in Processes(2, limits=limits).map(take, tasks)}
     reasons = {task: o.reason for task, o in outcomes.items() if isinstance(o, Failed)}
     assert reasons[tasks[0]].startswith("needs more memory than its worker may use")
     assert isinstance(outcomes[tasks[1]], Done)
     assert reasons[tasks[2]] == "took more than 1 s of processor time; its worker was ended"
-    assert reasons[tasks[3]] == "nothing moved for 6 s; its worker was stopped"
+    (silent,) = Processes(1, limits=Limits(stall_s=3)).map(take, [("silence", 0)])
+    assert isinstance(silent, Failed)
+    assert silent.reason == "nothing moved for 3 s; its worker was stopped"
+
+
+def sleep_as_weights_are_loaded() -> None:
+    time.sleep(6)
+
+
+def test_an_item_is_not_timed_while_its_worker_starts() -> None:
+    executor = Processes(1, limits=Limits(timeout_s=5, stall_s=5), prepare=sleep_as_weights_are_loaded)
+    (outcome,) = executor.map(square_or_fail, [2])
+    assert isinstance(outcome, Done)
 
 
 def test_news_reach_the_parent_in_order() -> None:

@@ -13,7 +13,7 @@ from marble.encoders.loading import shared_among
 
 
 def test_batches_are_shared_and_no_device_has_two_at_a_time() -> None:
-    both_at_work = Barrier(2, timeout=30)
+    both_at_work = Barrier(2, timeout=240)
     seen: list[tuple[int, int]] = []
 
     def device(number: int) -> object:

@@ -17,7 +17,7 @@ ABOUT = """# Reliability
 
 What is tried to break MARBLE, how often, and how often it broke. `make reliability` runs every gate with all its cases
 and writes this page; `make reliability SMOKE=1` tries a tenth of the cases where there are many; `GATES=A1` runs some.
-A gate that held is not run again at the same commit, so a run that was stopped goes on where it was.
+A gate that held is not run again until the package, its tests or a library change, so a run that was stopped goes on.
 
 A test that fails loses all the cases it tried. With no failure in N cases, the rate of failure is below 3/N with 95 %
 confidence. A + after the commit means that sources or tests had changes that were not committed.

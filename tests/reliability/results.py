@@ -1,17 +1,18 @@
-"""What a gate's tests said, read from pytest's report, and the file that keeps it."""
+"""What a gate's tests said, read from the lines they left, and the file that keeps it."""
 
 from __future__ import annotations
 
 import json
 import platform
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
-from xml.etree import ElementTree
 
 from marble import files
+from marble.version import VERSION
 from tests.docs.pages import ROOT
 
 STATE = ROOT / "docs" / "reliability.json"
@@ -29,7 +30,8 @@ class Result:
         tried: cases tried; a test that failed loses every case it tried.
         skipped: why tests were not run, if any.
         failed: names of tests that failed.
-        versions: of Python and of the libraries the gates depend on.
+        versions: of Python, MARBLE and the libraries the gates depend on.
+        sources: fingerprint of the package and the gate's tests when it was run.
     """
 
     gate: str
@@ -44,6 +46,7 @@ class Result:
     versions: dict[str, str]
     failed: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    sources: str = ""
 
     @property
     def lost(self) -> int:
@@ -52,34 +55,36 @@ class Result:
 
 @dataclass(frozen=True)
 class Counted:
-    """The cases of one report."""
+    """The cases of some tests; `left` are those that were not reached."""
 
     tried: int
     survived: int
     failed: tuple[str, ...]
     skipped: tuple[str, ...]
     reduced: bool = False
+    left: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
-def count(report: Path) -> Counted:
-    """Cases tried and survived in a JUnit XML file of pytest."""
-    tried = survived = 0
-    failed, skipped = [], []
-    cases_of = list(ElementTree.parse(report).iter("testcase"))
-    for case in cases_of:
-        left_out = case.find("skipped")
-        if left_out is not None:
-            skipped.append(left_out.get("message", ""))
-            continue
-        told = [int(one.get("value", "")) for one in case.iter("property") if one.get("name") == "cases"]
-        cases = sum(told) if told else 1
-        broken = case.find("failure") is not None or case.find("error") is not None
-        tried += cases
-        survived += 0 if broken else cases
-        if broken:
-            failed.append(case.get("name", ""))
-    reduced = any(one.get("name") == "reduced" for case in cases_of for one in case.iter("property"))
-    return Counted(tried, survived, tuple(failed), tuple(dict.fromkeys(skipped)), reduced)
+def count(report: Path, tests: Sequence[str]) -> Counted:
+    """Cases tried and survived by the tests that these node ids name, in a file of `tests.reliability.counting`."""
+    lines = [json.loads(line) for line in report.read_text().splitlines()] if report.exists() else []
+    collected = [name for line in lines for name in line.get("collected", ()) if _is_named(name, tests)]
+    ended = {line["test"]: line for line in lines if "test" in line and _is_named(line["test"], tests)}
+    tried = [line for line in ended.values() if line["outcome"] != "skipped"]
+    return Counted(
+        sum(line["cases"] for line in tried),
+        sum(line["cases"] for line in tried if line["outcome"] == "passed"),
+        tuple(line["test"].rpartition("::")[2] for line in tried if line["outcome"] == "failed"),
+        tuple(dict.fromkeys(line["why"] for line in ended.values() if line["outcome"] == "skipped")),
+        any(line["reduced"] for line in ended.values()),
+        tuple(name for name in collected if name not in ended),
+        sum(line["seconds"] for line in ended.values()),
+    )
+
+
+def _is_named(test: str, names: Sequence[str]) -> bool:
+    return any(test == name or test.startswith((f"{name}::", f"{name}[")) for name in names)
 
 
 def load(path: Path = STATE) -> dict[tuple[str, Mode], Result]:
@@ -88,6 +93,13 @@ def load(path: Path = STATE) -> dict[tuple[str, Mode], Result]:
         return {}
     rows = [Result(**row | {k: tuple(row[k]) for k in ("failed", "skipped")}) for row in json.loads(path.read_text())]
     return {(row.gate, row.mode): row for row in rows}
+
+
+def still_holds(before: Result | None, sources: str) -> bool:
+    """Whether a gate held with these very sources and libraries."""
+    return (
+        before is not None and before.outcome == "held" and (before.sources, before.versions) == (sources, versions())
+    )
 
 
 def keep(result: Result, path: Path = STATE) -> None:
@@ -108,7 +120,7 @@ def commit() -> str:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    found = {"marble": VERSION, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
             found[name] = metadata.version(name)

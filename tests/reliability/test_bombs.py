@@ -109,10 +109,10 @@ def test_crashes_kills_and_hangs_are_one_failed_item_each(record_property: Calla
     each = scaled(20)
     record_property("cases", 3 * each)
     items = [f"{kind}-{i}" for i in range(each) for kind in ("segv", "good", "kill", "hang")]
-    outcomes = list(Processes(2, limits=Limits(timeout_s=20)).map(misbehave, items))
+    outcomes = list(Processes(2, limits=Limits(timeout_s=10)).map(misbehave, items))
     assert sorted(outcome.item for outcome in outcomes) == sorted(items)
     assert all(isinstance(o, Done) == o.item.startswith("good") for o in outcomes)
     reasons = [o.reason for o in outcomes if isinstance(o, Failed)]
     assert sum("died 2 times (signal SIGSEGV)" in reason for reason in reasons) == each
     assert sum("died 2 times (signal SIGKILL)" in reason for reason in reasons) == each
-    assert sum("no answer within 20 s" in reason for reason in reasons) == each
+    assert sum("no answer within 10 s" in reason for reason in reasons) == each

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -16,7 +16,7 @@ import pytest
 from marble.training.run import PlannedRun, execute
 from tests.reliability.scale import scaled
 from tests.training.jobs import plan
-from tests.training.test_fit import MARBLE, WORKER, _bytes, _killed_and_resumed
+from tests.training.test_fit import MARBLE, WORKER, _bytes
 
 Record = Callable[[str, object], None]
 pytestmark = [pytest.mark.reliability, pytest.mark.timeout(3600)]
@@ -38,22 +38,88 @@ def test_the_same_seed_gives_the_same_bytes_every_time(
     record_property("cases", repeats)
 
 
+#: forks, so that a try costs the fit and not the import; the parent itself never computes, else it could not fork
+KILLS = """
+import json, os, random, shutil, signal, sys, time
+from pathlib import Path
+import torch
+from marble.training.checkpoint import newest
+from marble.training.run import PlannedRun, execute
+from tests.training.test_fit import _bytes
+
+torch.set_num_threads(1)
+straight, *broken = [PlannedRun.model_validate_json(Path(path).read_text()) for path in sys.argv[2:]]
+each, moments = int(sys.argv[1]), random.Random(0)
+
+
+def started(planned):
+    # a child at work on the run, once it has begun
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(writer, b".")
+        execute(planned)
+        os._exit(0)
+    os.read(reader, 1)
+    os.close(reader), os.close(writer)
+    return pid
+
+
+def whole(planned):
+    began = time.monotonic()
+    assert os.waitpid(started(planned), 0)[1] == 0
+    return time.monotonic() - began
+
+
+def epochs(root):
+    return max((int(path.name[6:]) for path in root.glob("checkpoints/epoch-*") if path.name[6:].isdigit()), default=0)
+
+
+def alive(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+seconds = whole(straight)
+expected = _bytes(straight.folder)
+killed = midway = 0
+for planned in broken:
+    root, here = Path(planned.folder), 0
+    saved = False
+    while here < each:
+        pid = started(planned)
+        epoch = moments.randrange(4)  # the clock starts once this one is saved, however busy the machine is
+        while epochs(root) < epoch and alive(pid):
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, seconds / 6))
+        os.kill(pid, signal.SIGKILL)
+        here += os.waitpid(pid, 0)[1] == signal.SIGKILL  # one that had ended already is no kill
+        saved = saved or epochs(root) > 0
+        if (root / "fit.json").exists():
+            shutil.rmtree(root)  # it was done: once more from the start
+            saved = False
+        elif saved:
+            assert newest(root / "checkpoints") is not None  # once there was one, a valid one always exists
+            midway += 1
+    seconds = max(seconds / 2, whole(planned))
+    assert _bytes(root) == expected, root
+    assert not list(root.rglob("*.part"))
+    killed += here
+assert midway > killed // 10, midway  # many of them did hit a fit between its first and its last epoch
+print(json.dumps(killed))
+"""
+
+
 def test_training_killed_at_random_moments_resumes_bitwise(tmp_path: Path, record_property: Record) -> None:
     kills, each = scaled(50), 5
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import marble.training.run"], check=True)
-    importing = time.monotonic() - began
-    straight = plan(tmp_path / "straight", models=ABMIL, epochs=4)[0]
-    began = time.monotonic()
-    execute(straight)
-    whole = importing + time.monotonic() - began
-    rng = random.Random(0)
-    for number in range(kills // each):
-        broken = plan(tmp_path / str(number), models=ABMIL, epochs=4)[0]
-        _killed_and_resumed(broken, tmp_path, each, rng, whole)
-        assert _bytes(straight.folder) == _bytes(broken.folder), number
-        assert not list(Path(broken.folder).rglob("*.part"))
-    record_property("cases", kills // each * each)
+    planned = [plan(tmp_path / str(number), models=ABMIL, epochs=4)[0] for number in range(kills // each + 1)]
+    jobs = [Path(one.folder).parent / f"job-{number}.json" for number, one in enumerate(planned)]
+    for path, one in zip(jobs, planned, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(one.model_dump_json())
+    command = [sys.executable, "-c", KILLS, str(each), *map(str, jobs)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    record_property("cases", json.loads(ended.stdout))
 
 
 def _asked_to_end(planned: PlannedRun, tmp_path: Path, epoch: int) -> int:

@@ -74,6 +74,17 @@ def test_a_renamed_slide_is_known_by_its_file_and_by_its_tiles() -> None:
     assert members.of(_with_file(_bag("S1", 2), "b" * 64)).part == "new"
 
 
+def test_a_slide_of_which_only_the_id_is_known_is_said_to_be() -> None:
+    bag = _bag("S1", 1)
+    members = Members({"train": {"S1": _entry("P1", bag)}})
+    assert members.of(bag).why == "by its id"
+    other = members.of(_bag("S1", 2))
+    assert (other.part, other.why) == ("train", "matched by id only: its tiles differ")
+    hashed = Members({"train": {"S1": _entry("P1", bag, "a" * 64)}})
+    assert hashed.of(_with_file(_bag("S1", 2), "a" * 64)).why == "by its id"
+    assert hashed.of(_bag("S1", 2)).why == "matched by id only: its tiles differ"
+
+
 def test_another_slide_of_a_tcga_patient_is_known_by_its_barcode() -> None:
     members = Members({"train": {"TCGA-AA-1234-01Z-00-DX1": _entry("TCGA-AA-1234", _bag("a", 1))}})
     found = members.of(_bag("TCGA-AA-1234-01Z-00-DX2", 2))

@@ -330,7 +330,7 @@ def test_a_full_queue_says_so_at_once_and_recovers() -> None:
         gate, release = Gate(workers=2, queue=3), threading.Event()
 
         def work() -> str:
-            release.wait(10)
+            release.wait(240)
             return "done"
 
         waiting = [asyncio.create_task(gate.run(work)) for _ in range(5)]

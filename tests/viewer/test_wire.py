@@ -29,7 +29,7 @@ def port() -> Iterator[int]:
         threading.Event().wait(0.01)
     yield server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
-    thread.join(20)
+    thread.join(240)
 
 
 async def talk(port: int, *pieces: bytes) -> bytes:
@@ -49,7 +49,7 @@ async def talk(port: int, *pieces: bytes) -> bytes:
 
 
 def test_a_header_that_never_ends_is_dropped(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "HEADER_S", 0.3)
+    monkeypatch.setattr(wire, "HEADER_S", 3.0)
 
     async def scene() -> list[bytes]:
         nothing, half, second = await asyncio.gather(
@@ -58,13 +58,13 @@ def test_a_header_that_never_ends_is_dropped(port: int, monkeypatch: pytest.Monk
         )  # fmt: skip
         return [nothing, half, second]
 
-    nothing, half, second = asyncio.run(asyncio.wait_for(scene(), 30))
+    nothing, half, second = asyncio.run(asyncio.wait_for(scene(), 240))
     assert nothing == half == b""
     assert second.count(b"hello") == 1  # what was whole was answered; the half behind it was not waited for
 
 
 def test_many_half_sent_headers_keep_nobody_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "HEADER_S", 60.0)  # so that only the limit can help
+    monkeypatch.setattr(wire, "HEADER_S", 600.0)  # so that only the limit can help
     monkeypatch.setattr(wire, "OPEN_IN_ALL", 100)
     monkeypatch.setattr(wire, "WAITING_PER_ADDRESS", 20)
 
@@ -80,7 +80,7 @@ def test_many_half_sent_headers_keep_nobody_out(port: int, monkeypatch: pytest.M
             writer.transport.abort()
         return answers, still
 
-    answers, still = asyncio.run(asyncio.wait_for(scene(), 60))
+    answers, still = asyncio.run(asyncio.wait_for(scene(), 240))
     assert all(b" 200 " in answer and answer.endswith(b"hello") for answer in answers)
     assert still <= 20
 
@@ -99,7 +99,7 @@ def test_beyond_the_limit_one_is_told_when_to_come_back(port: int, monkeypatch: 
             await reader.read()
         return refused, await talk(port, GOOD)
 
-    refused, after = asyncio.run(asyncio.wait_for(scene(), 30))
+    refused, after = asyncio.run(asyncio.wait_for(scene(), 240))
     assert b" 503 " in refused.split(b"\r\n")[0]
     assert b"retry-after: 5" in refused.lower()
     assert b" 200 " in after.split(b"\r\n")[0]

@@ -75,6 +75,11 @@ class BagStore:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
 
+    @staticmethod
+    def any_at(root: str | Path) -> bool:
+        """Whether `root` is a store, or there are some right below it."""
+        return _is_store(Path(root)) or any(Path(root).glob("*/store.json"))
+
     @classmethod
     def find(cls, root: str | Path, like: Provenance | None = None) -> BagStore:
         """The store at `root`, or the only one below it, as `marble extract --store` leaves it.

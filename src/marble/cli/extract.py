@@ -22,6 +22,7 @@ from marble.cli.slide_options import (
     TilePx,
     Upsample,
     extract_spec,
+    pixel_sizes,
     settings,
     weight_files,
 )
@@ -103,7 +104,7 @@ def extract(
 
     from marble import devices
     from marble.compute import Executor, Limits, Processes
-    from marble.extract import BatchProgress, Machine, Progress, extract_many, find_slides, ids_of, load_encoders
+    from marble.extract import BatchProgress, Machine, Progress, extract_many, ids_of, load_encoders, slides_in
     from marble.identifiers import printable
 
     places = ",".join(str(one) for one in devices.choose_several(device))
@@ -115,7 +116,8 @@ def extract(
         from marble.prediction import chooser_of
 
         chooser = chooser_of(route, budget)
-    found = find_slides(sources)
+    found = slides_in(sources)
+    pixel_sizes(mpp_csv, found)
     machine = Machine(places, threads, local, allow_download)
     with terminal.progress("extracting", len(found)) as bar:
 

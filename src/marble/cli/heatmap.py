@@ -44,13 +44,15 @@ def heatmap(
         paths.existing_folder(store, "store of bags")
     from marble.heatmaps.write import HeatmapSpec, write_heatmaps
     from marble.prediction import Predictor, SlideOptions
+    from marble.slides.readers.elsewhere import reading_elsewhere
 
     predictor = Predictor(run_folder, device=device)
     options = SlideOptions(device, weight_files(weights), mpp, outlines, spec_file)
     bag = _bag(slide, store, predictor.run, options)
     file = slide if slide.is_file() and slide.suffix != ".safetensors" else None
     spec = HeatmapSpec(mode, target, level, size, top, colours, stretch, curves)
-    done = write_heatmaps(predictor, bag, file, out, spec)
+    with reading_elsewhere() as desk:  # a decoder that crashes or hangs ends in one line
+        done = write_heatmaps(predictor, bag, file, out, spec, desk=desk)
     typer.echo(done.sentence)
     for warning in done.warnings:
         typer.secho(f"caution: {bag.slide_id}: {warning}", err=True, fg=typer.colors.YELLOW)
@@ -60,13 +62,15 @@ def heatmap(
 
 def _bag(slide: Path, store: Path | None, run: Run, options: SlideOptions) -> Bag:
     """The bag of the prediction: from the store if one is given, otherwise made from the slide."""
+    from marble.compute import Processes
     from marble.experiment.stores import find_store
+    from marble.extract import SLIDE_LIMITS
     from marble.prediction import bags_of
 
     if store is not None:
         found = find_store(store)
         return found.load(str(slide) if str(slide) in found else slide.stem)
-    _, bag = next(iter(bags_of([slide], run, options)))
+    _, bag = next(iter(bags_of([slide], run, options, executor=Processes(1, limits=SLIDE_LIMITS))))
     if isinstance(bag, Exception):
         raise bag
     return bag

@@ -31,7 +31,7 @@ def follow(
 ) -> Iterator[Callable[[RunOutcome], None]]:
     """Show how a batch gets on; yields the function that is to be told of every run that ends."""
     board = Board(planned, workers)
-    shown = _LiveTable(title, board, console) if console.is_terminal else _Lines(board)
+    shown = _LiveTable(title, board, console) if console.is_interactive else _Lines(board)
     with _outliving_the_terminal(), shown:
         try:
             yield shown.ended

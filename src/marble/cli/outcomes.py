@@ -78,8 +78,9 @@ def is_usage(error: BaseException) -> bool:
 
 def _usage(error: Any) -> str:
     text = " ".join(str(error.format_message()).split()).rstrip(".")
+    text += "" if text.endswith(("?", "!")) else "."
     context = getattr(error, "ctx", None)
-    return f"error: {text}. See `{'marble' if context is None else context.command_path} --help`"
+    return f"error: {text} See `{'marble' if context is None else context.command_path} --help`"
 
 
 def _refusal(error: OSError) -> str:

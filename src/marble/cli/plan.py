@@ -17,6 +17,7 @@ from marble.cli.slide_options import (
     TilePx,
     Upsample,
     extract_spec,
+    pixel_sizes,
     settings,
 )
 
@@ -48,17 +49,19 @@ def plan(
         encoder=encoder,
     )
 
-    from marble.extract import find_slides
     from marble.extract import plan as estimate
-    from marble.slides.mpp import read_mpp_csv
+    from marble.extract import slides_in
+    from marble.slides.readers.elsewhere import reading_elsewhere
 
-    sizes = {} if mpp_csv is None else dict(read_mpp_csv(mpp_csv))
-    cost = estimate(find_slides(sources), extract_spec(wanted, spec), mpps=sizes)
+    found = slides_in(sources)
+    sizes = pixel_sizes(mpp_csv, found)
+    with reading_elsewhere() as desk:
+        cost = estimate(found, extract_spec(wanted, spec), mpps=sizes, desk=desk)
     typer.echo(f"{cost.slides} slides, {cost.sampled} of them looked at")
     levels = ", ".join(f"level {k}: {count:,}" for k, count in enumerate(cost.tiles))
     typer.echo(f"tiles: {levels}")
     took = terminal.duration(cost.seconds)
-    typer.echo(f"bags: {cost.bytes / 2**30:.2f} GiB; time with one process here: {took}")
+    typer.echo(f"bags: {terminal.size(cost.bytes)}; time with one process here: {took}")
     for path, reason in cost.unusable:
         typer.secho(f"will not give a bag: {terminal.blamed(str(path), reason)}", err=True, fg=typer.colors.YELLOW)
     if len(cost.unusable) == cost.sampled:

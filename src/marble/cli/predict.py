@@ -16,7 +16,7 @@ def predict(
     run_folder: Annotated[
         Path, typer.Argument(metavar="RUN", help="A finished run, or a folder of one model's repeats.")
     ],
-    sources: Annotated[list[Path], typer.Argument(help="Slides, bags or stores.")],
+    sources: Annotated[list[Path], typer.Argument(help="Slides, folders of slides, bags or stores.")],
     out: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
     beside: Annotated[
         list[Path] | None, typer.Option("--with", metavar="RUN", help="Further runs to average with.")
@@ -42,8 +42,9 @@ def predict(
     if out is not None:
         paths.output_file(out)
     from marble import files
-    from marble.compute import describe
+    from marble.compute import Processes, describe
     from marble.ensemble import Ensemble, runs_at
+    from marble.extract import SLIDE_LIMITS
     from marble.prediction import Predictor, SlideOptions, bags_of
     from marble.reports.tables import rows_csv
 
@@ -52,20 +53,30 @@ def predict(
     asked = predictors[0] if len(predictors) == 1 else Ensemble(predictors)
     rows: list[dict[str, Any]] = []
     failed: list[tuple[str, str]] = []
+    cautions: list[tuple[str, str]] = []
     options = SlideOptions(device, weight_files(weights), mpp, outlines, spec)
-    for name, bag in bags_of(sources, asked.run, options, predictors[0].routing):
+    reading = Processes(1, limits=SLIDE_LIMITS)  # a decoder that crashes or hangs costs one slide
+    for name, bag in bags_of(sources, asked.run, options, predictors[0].routing, executor=reading):
         try:
             if isinstance(bag, Exception):
                 raise bag
             answer = asked.answer(bag)
             rows.append(answer.row())
+            said = list(answer.warnings)
             if answer.membership.part == "train" and not allow_training_slides:
                 failed.append((name, f"{answer.membership.warning}. Leave it out, or pass --allow-training-slides"))
+                said.remove(str(answer.membership.warning))
+            cautions += [(name, text) for text in said]
         except Exception as error:  # the other sources are still answered
             failed.append((name, describe(error)))
     if rows:
         title = f"Predictions of {run_folder}" + (f", {len(folders)} runs together" if len(folders) > 1 else "")
-        terminal.table(title, list(rows[0]), [list(row.values()) for row in rows])
+        columns = [name for name in rows[0] if name != "warnings"]  # sentences, which have lines of their own
+        cells = [[row[name] for name in columns] for row in rows]
+        rest = "--out FILE.csv writes all of it" if out is None else f"all of it is in {out}"
+        terminal.results(columns, cells, title=title, rest=rest)
+    for name, text in cautions:
+        typer.secho(f"caution: {terminal.blamed(name, text)}", err=True, fg=typer.colors.YELLOW)
     if out is not None and rows:
         typer.echo(f"wrote {files.publish(out, rows_csv(rows))}")
     terminal.failures(failed)

@@ -75,22 +75,26 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
     from marble.identifiers import slide_id_of
     from marble.prediction import Predictor
     from marble.reports.cases import SHOWN, errors, extremes
+    from marble.slides.readers.elsewhere import reading_elsewhere
     from marble.slides.slide import Slide
 
     files = {} if slides is None else {slide_id_of(path): path for path in find_slides([slides])}
     bags = None if store is None else find_store(store)
     predictors: dict[Path, Predictor] = {}
     made = {}
-    for case in [*errors(results)[:SHOWN], *extremes(results)]:
-        slide_id = case.slide_ids[0]
-        file = files.get(slide_id)
-        try:
-            if bags is not None and slide_id in bags:
-                predictor = predictors.setdefault(case.folder, Predictor(case.folder))
-                made[case.job, slide_id] = small_heatmap(predictor, bags.load(slide_id), file, PICTURE_PX)
-            elif file is not None:
-                with Slide.open(file) as opened:
-                    made[case.job, slide_id] = png_bytes(opened.thumbnail(PICTURE_PX))
-        except MarbleError as error:
-            typer.echo(f"no picture of {slide_id}: {error.what}", err=True)
+    with reading_elsewhere() as desk:
+        for case in [*errors(results)[:SHOWN], *extremes(results)]:
+            slide_id = case.slide_ids[0]
+            file = files.get(slide_id)
+            try:
+                if bags is not None and slide_id in bags:
+                    predictor = predictors.setdefault(case.folder, Predictor(case.folder))
+                    made[case.job, slide_id] = small_heatmap(
+                        predictor, bags.load(slide_id), file, PICTURE_PX, desk=desk
+                    )
+                elif file is not None:
+                    with Slide.open(file, desk=desk) as opened:
+                        made[case.job, slide_id] = png_bytes(opened.thumbnail(PICTURE_PX))
+            except MarbleError as error:
+                typer.echo(f"no picture of {slide_id}: {error.what}", err=True)
     return made

@@ -6,6 +6,7 @@ the file of `--spec`. A flag wins over `--set`, `--set` over the file.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,8 @@ from marble.cli.settings import from_file, key_values, merged
 
 if TYPE_CHECKING:
     from marble.extract import ExtractSpec
+
+SHOWN_ROWS = 5  # of a table whose rows belong to nothing
 
 Sources = Annotated[list[Path], typer.Argument(help="Slide files, or folders that hold some.")]
 Magnifications = Annotated[str | None, typer.Option(help="Nominal, comma-separated, coarsest first; 10 = 1 um/px.")]
@@ -75,6 +78,23 @@ def settings(
         shares = numbers(coverage, "--coverage")
         body["pyramid"]["coverage"] = shares * len(sizes) if len(shares) == 1 else shares
     return body
+
+
+def pixel_sizes(table: Path | None, slides: Sequence[Path]) -> dict[str, float]:
+    """The pixel sizes of `--mpp-csv`; rows that belong to none of the slides are named, since a typo loses a size."""
+    from marble.identifiers import printable
+    from marble.slides.mpp import read_mpp_csv, unused_rows
+
+    if table is None:
+        return {}
+    sizes = read_mpp_csv(table)
+    unused = unused_rows(slides, sizes)
+    if unused:
+        more = f" and {len(unused) - SHOWN_ROWS} more" if len(unused) > SHOWN_ROWS else ""
+        named = ", ".join(printable(name) for name in unused[:SHOWN_ROWS]) + more
+        text = f"caution: {table}: no slide here for {len(unused)} of {len(sizes)} rows: {named}"
+        typer.secho(text, err=True, fg=typer.colors.YELLOW)
+    return sizes
 
 
 def extract_spec(body: dict[str, Any], spec: Path | None) -> ExtractSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +21,14 @@ QUIET_S = 30.0
 
 @cache
 def console() -> Console:
-    """Standard output, as rich sees it."""
+    """Standard output, as rich sees it.
+
+    FORCE_COLOR, which notebooks and CI systems set, makes rich take anything for a terminal: colours are welcome there,
+    but nothing that moves, since every step of a bar would be a line of its own.
+    """
     from rich.console import Console
 
-    return Console()
+    return Console(force_interactive=None if sys.stdout.isatty() else False)
 
 
 class Bar(Protocol):
@@ -84,7 +89,7 @@ def progress(what: str, total: int) -> Iterator[Bar]:
     """A bar on a terminal, plain lines elsewhere; Ctrl-C says how many items are done and kept."""
     bar: _Lines | _RichBar
     try:
-        if console().is_terminal:
+        if console().is_interactive:
             bar = _RichBar(what, total)
             with bar.shown:
                 yield bar
@@ -107,24 +112,36 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], *, l
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         shown.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*(f"{cell:.4g}" if isinstance(cell, float) else escape(str(cell)) for cell in row))
+        shown.add_row(*(escape(_text(cell)) for cell in row))
     console().print(shown)
 
 
-def results(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a results table: an interval below its figure, and as many columns as fit, the first always among them."""
-    cells = [[str(cell).replace(" [", "\n[") for cell in row] for row in rows]
+def _text(cell: Any) -> str:
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def results(
+    header: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str = "", rest: str = "all of it is in table.csv"
+) -> None:
+    """Print a results table: an interval below its figure, and as many columns as fit, the first always among them.
+
+    `rest` says where the columns are that did not fit.
+    """
+    cells = [
+        [cell if isinstance(cell, int | float) else str(cell).replace(" [", "\n[") for cell in row] for row in rows
+    ]
     names = [name.replace(" (", "\n(") for name in header]
     widths = [
-        max(len(line) for text in column for line in text.split("\n")) for column in zip(names, *cells, strict=True)
+        max(len(line) for cell in column for line in _text(cell).split("\n"))
+        for column in zip(names, *cells, strict=True)
     ]
     room, shown = console().width, 0
     while shown < len(widths) and sum(widths[: shown + 1]) + 2 * shown <= room:
         shown += 1
     shown = max(shown, 2)
-    table("", names[:shown], [row[:shown] for row in cells])
+    table(title, names[:shown], [row[:shown] for row in cells])
     if shown < len(header):
-        typer.echo(f"Not shown for want of room: {', '.join(header[shown:])}; all of it is in table.csv")
+        typer.echo(f"Not shown for want of room: {', '.join(header[shown:])}; {rest}")
 
 
 def failures(items: Sequence[tuple[str, str]]) -> None:
@@ -140,6 +157,17 @@ def blamed(name: str, reason: str) -> str:
     """One line: which item, and why; the item is named once."""
     text = " ".join(reason.split()).removeprefix(f"{PurePath(name).name}: ")
     return text if name in text else f"{name}: {text}"
+
+
+def size(count: float) -> str:
+    """A number of bytes in the unit that fits it."""
+    if count < 1000:
+        return f"{count:.0f} bytes"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        if count < 1000 or unit == "TiB":  # so that no figure needs more than three digits
+            return f"{count:.3g} {unit}"
+    raise AssertionError
 
 
 def duration(seconds: float) -> str:

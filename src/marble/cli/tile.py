@@ -20,6 +20,7 @@ from marble.cli.slide_options import (
     TilePx,
     Upsample,
     extract_spec,
+    pixel_sizes,
     settings,
 )
 
@@ -57,19 +58,17 @@ def tile(
     )
 
     from marble.compute import describe
-    from marble.errors import InputError
-    from marble.extract import find_slides
+    from marble.extract import slides_in
     from marble.extract.preview import write_preview
     from marble.identifiers import printable
-    from marble.slides.mpp import mpp_of, read_mpp_csv
+    from marble.slides.mpp import mpp_of
+    from marble.slides.readers.elsewhere import reading_elsewhere
 
     chosen = extract_spec(wanted, spec)
-    found = find_slides(sources)
-    if not found:
-        raise InputError("no slides to tile", where=sources[0], hint="Give slide files, or folders that hold some")
-    sizes = {} if mpp_csv is None else read_mpp_csv(mpp_csv)
+    found = slides_in(sources)
+    sizes = pixel_sizes(mpp_csv, found)
     failed, rows, cut_off = [], [], []
-    with terminal.progress("tiling", len(found)) as bar:
+    with reading_elsewhere() as desk, terminal.progress("tiling", len(found)) as bar:
         for path in found:
             try:
                 result = write_preview(
@@ -80,14 +79,15 @@ def tile(
                     quality=chosen.quality,
                     mpp=mpp_of(path, sizes),
                     outlines=outlines,
+                    desk=desk,
                 )
             except Exception as error:  # the other slides are still tiled
                 failed.append((printable(path), printable(describe(error))))
                 bar(f"{printable(path.name)}: failed")
             else:
                 name = printable(path.name)
-                in_tiles = f"{result.in_tiles:.1%}"
-                rows.append([name, result.tissue, in_tiles, result.left_out, *result.tiles, printable(result.picture)])
+                shares = f"{result.tissue:.1%}", f"{result.in_tiles:.1%}"
+                rows.append([name, *shares, result.left_out, *result.tiles, printable(result.picture)])
                 bar(name)
                 if result.beyond >= NOTABLE and chosen.pyramid.edge == "drop":
                     cut_off.append((name, result.beyond))

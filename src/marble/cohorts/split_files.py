@@ -153,12 +153,23 @@ def _place(file: SplitFile, member: Member, part: str) -> str:
 
 
 def _split_files_of(folder: Path) -> list[Path]:
+    """The split files of a folder, or of the only folder in it that has some, as `marble split --out` leaves them."""
+    if chosen := _split_files_in(folder):
+        return chosen
+    below = [one for one in sorted(folder.iterdir()) if one.is_dir() and _split_files_in(one)]
+    if len(below) == 1:
+        return _split_files_in(below[0])
+    if below:
+        names = ", ".join(one.name for one in below)
+        raise SplitError(f"several folders of splits are here: {names}", where=folder, hint=f"Give one, as {below[0]}")
+    hint = "Give a folder with splits_0.csv ... or 0.json ..., or one split file"
+    raise SplitError("the folder has no split files", where=folder, hint=hint)
+
+
+def _split_files_in(folder: Path) -> list[Path]:
     own = [file for file in folder.glob("*.json") if re.fullmatch(r"\d+|splits", file.stem)]
     clam = [file for file in folder.glob("splits_*.csv") if re.fullmatch(r"splits_\d+", file.stem)]
     chosen = own or clam or list(folder.glob("splits_*_bool.csv"))
-    if not chosen:
-        hint = "Give a folder with splits_0.csv ... or 0.json ..., or one split file"
-        raise SplitError("the folder has no split files", where=folder, hint=hint)
     return sorted(chosen, key=lambda file: (_number(file), file.name))
 
 

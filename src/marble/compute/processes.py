@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from typing import Any, Literal
+from multiprocessing.connection import wait
+from typing import Any
 
 from marble.compute.executor import Done, Failed, Item, Result, describe
 from marble.compute.limits import Limits
-from marble.compute.worker import ANSWER, NEWS, serve
+from marble.compute.spawned import Spawned, told
+from marble.compute.worker import ANSWER, BEGUN, NEWS
 from marble.errors import InputError
 
 #: ends of a worker that another try would only repeat: out of processor time
@@ -57,7 +56,7 @@ class Processes:
 
     def map(self, fn: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Done[Item, Result] | Failed[Item]]:
         waiting: deque[tuple[Item, int]] = deque((item, 0) for item in items)
-        busy: list[_Worker] = []
+        busy: list[Spawned] = []
         try:
             while waiting or busy:
                 while waiting and len(busy) < self.workers:
@@ -82,43 +81,26 @@ class Processes:
             for worker in busy:
                 worker.kill()
 
-    def _is_spent(self, worker: _Worker) -> bool:
+    def _is_spent(self, worker: Spawned) -> bool:
         return not worker.process.is_alive() or (self.limits.items is not None and worker.done >= self.limits.items)
 
-    def _start(self, fn: Callable[[Any], Any], item: Any, tries: int) -> _Worker | Failed[Any]:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        arguments = (fn, self.prepare, theirs, self.threads_per_worker, self.limits)
-        process = context.Process(target=serve, args=arguments, daemon=True)
+    def _start(self, fn: Callable[[Any], Any], item: Any, tries: int) -> Spawned | Failed[Any]:
         try:
-            process.start()
+            worker = Spawned.start(fn, self.prepare, self.threads_per_worker, self.limits)
         except OSError as error:  # no memory or no process left: the batch goes on with what it has
-            ours.close()
             return Failed(item, f"no worker could be started: {describe(error)}")
-        finally:
-            theirs.close()
-        worker = _Worker(process, ours)
         worker.give(item, tries)
         return worker
 
-    def _moved(self, busy: list[_Worker]) -> list[_Worker]:
+    def _moved(self, busy: list[Spawned]) -> list[Spawned]:
         """Wait until a worker has said something, died, or run out of time."""
         ends = [end for worker in busy for end in worker.ends(*self._clocks)]
         left = max(0.0, min(ends) - time.monotonic()) if ends else None
         ready = set(wait([worker.pipe for worker in busy], timeout=left))
-        return [w for w in busy if w.pipe in ready or self._late(w) is not None]
+        return [w for w in busy if w.pipe in ready or w.late(*self._clocks) is not None]
 
-    def _late(self, worker: _Worker) -> str | None:
-        now = time.monotonic()
-        whole, silence = self._clocks
-        if whole is not None and now - worker.began >= whole:
-            return f"no answer within {whole:g} s; its worker was stopped"
-        if silence is not None and now - worker.heard >= silence:
-            return f"nothing moved for {silence:g} s; its worker was stopped"
-        return None
-
-    def _collect(self, worker: _Worker, waiting: deque[tuple[Any, int]]) -> Done[Any, Any] | Failed[Any] | None:
-        late = self._late(worker)
+    def _collect(self, worker: Spawned, waiting: deque[tuple[Any, int]]) -> Done[Any, Any] | Failed[Any] | None:
+        late = worker.late(*self._clocks)
         try:
             if not worker.pipe.poll():
                 if late is None:
@@ -128,6 +110,9 @@ class Processes:
             kind, *payload = worker.pipe.recv()
         except (EOFError, OSError):  # it ended: cleanly, or (reset, broken pipe) before it had read its item
             return self._died(worker, waiting)
+        if kind == BEGUN:
+            worker.begin()
+            return None
         if kind == NEWS:
             worker.heard = time.monotonic()
             if self.on_news is not None:
@@ -139,12 +124,8 @@ class Processes:
         good, result, trace = payload
         return Done(worker.item, result) if good else Failed(worker.item, result, trace)
 
-    def _died(self, worker: _Worker, waiting: deque[tuple[Any, int]]) -> Failed[Any] | None:
-        worker.state = "dead"
-        worker.process.join(timeout=10)
-        if worker.process.is_alive():  # it closed its pipe and stays: of no more use
-            worker.kill()
-        code = worker.process.exitcode
+    def _died(self, worker: Spawned, waiting: deque[tuple[Any, int]]) -> Failed[Any] | None:
+        code = worker.ended()
         if code in _FINAL:
             return Failed(
                 worker.item, f"took more than {self.limits.cpu_s:g} s of processor time; its worker was ended"
@@ -152,42 +133,4 @@ class Processes:
         if worker.tries < self.retries:
             waiting.appendleft((worker.item, worker.tries + 1))
             return None
-        return Failed(worker.item, f"its worker died {worker.tries + 1} times ({_exit(code)})")
-
-
-class _Worker:
-    def __init__(self, process: Any, pipe: Connection) -> None:
-        self.process, self.pipe = process, pipe
-        self.item: Any = None
-        self.state: Literal["working", "free", "dead"] = "free"
-        self.tries = self.done = 0
-        self.began = self.heard = 0.0
-
-    def give(self, item: Any, tries: int) -> None:
-        self.item, self.tries, self.state = item, tries, "working"
-        self.began = self.heard = time.monotonic()
-        with suppress(OSError):  # it died before it could read; its end is seen at the next look
-            self.pipe.send(item)
-
-    def ends(self, whole: float | None, silence: float | None) -> Iterator[float]:
-        if whole is not None:
-            yield self.began + whole
-        if silence is not None:
-            yield self.heard + silence
-
-    def dismiss(self) -> None:
-        self.pipe.close()
-        self.process.join(timeout=10)
-        if self.process.is_alive():
-            self.kill()
-
-    def kill(self) -> None:
-        self.state = "dead"
-        self.process.kill()
-        self.process.join()
-
-
-def _exit(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"
+        return Failed(worker.item, f"its worker died {worker.tries + 1} times ({told(code)})")

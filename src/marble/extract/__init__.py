@@ -15,10 +15,11 @@ from marble.extract.choosing import Chooser
 from marble.extract.pipeline import LevelTokens, encode_level
 from marble.extract.plan import Estimate, plan
 from marble.extract.slide import Progress, extract_slide, store_for
-from marble.extract.source import find_slides, ids_of, read_manifest
-from marble.extract.spec import ExtractSpec, Machine, load_encoders
+from marble.extract.source import find_slides, ids_of, read_manifest, slides_in
+from marble.extract.spec import SLIDE_LIMITS, ExtractSpec, Machine, load_encoders
 
 __all__ = [
+    "SLIDE_LIMITS",
     "BatchProgress",
     "Chooser",
     "Estimate",
@@ -36,5 +37,6 @@ __all__ = [
     "load_encoders",
     "plan",
     "read_manifest",
+    "slides_in",
     "store_for",
 ]

@@ -16,6 +16,7 @@ from marble.extract.slide import segment_or_take
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
 from marble.slides.lattice import Pyramid, lay
 from marble.slides.mpp import mpp_of
+from marble.slides.readers.elsewhere import ReadingDesk
 from marble.slides.slide import Slide
 
 _CELL_BYTES = 2 * 4 + 8  # cell and parent of one tile
@@ -50,8 +51,12 @@ def plan(
     machine: Machine | None = None,
     mpps: dict[str, float] | None = None,
     sample: int = 8,
+    desk: ReadingDesk | None = None,
 ) -> Estimate:
-    """Estimate tiles, bytes and time by looking at `sample` of the slides, evenly spread over the list."""
+    """Estimate tiles, bytes and time by looking at `sample` of the slides, evenly spread over the list.
+
+    With a `desk` the slides are read in that process: what kills or halts a decoder is one more slide without a bag.
+    """
     if not paths:
         raise InputError("no slides to plan for", hint="Give slide files, or folders that hold some")
     machine = machine or Machine()
@@ -64,7 +69,7 @@ def plan(
     for path in chosen:
         began = time.perf_counter()
         try:
-            with Slide.open(path, mpp=mpp_of(path, mpps or {})) as slide:
+            with Slide.open(path, mpp=mpp_of(path, mpps or {}), desk=desk) as slide:
                 tissue = segment_or_take(slide, spec, None)
                 pyramid = lay(slide.l0_size_px, slide.mpp, tissue, spec.pyramid, name=path.name)
                 found = time.perf_counter() - began

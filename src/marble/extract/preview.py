@@ -17,6 +17,7 @@ from marble.extract.regions import blocks, read_block
 from marble.slides.lattice import Pyramid, PyramidSpec, lay
 from marble.slides.preview import draw_preview
 from marble.slides.quality import QualitySpec, measure, outside
+from marble.slides.readers.elsewhere import ReadingDesk
 from marble.slides.slide import Slide
 from marble.slides.tissue import Tissue, TissueSpec, segment
 
@@ -43,10 +44,14 @@ def write_preview(
     mpp: float | None = None,
     outlines: str | Path | None = None,
     max_px: int = 1600,
+    desk: ReadingDesk | None = None,
 ) -> Preview:
-    """Write `out/<slide>.png` and `out/<slide>.geojson`; the outlines can be edited in QuPath and given back."""
+    """Write `out/<slide>.png` and `out/<slide>.geojson`; the outlines can be edited in QuPath and given back.
+
+    With a `desk` the slide is read in that process, and a decoder that crashes or hangs is an error like any other.
+    """
     tissue_spec = tissue_spec or TissueSpec()
-    with Slide.open(path, mpp=mpp) as slide:
+    with Slide.open(path, mpp=mpp, desk=desk) as slide:
         drawn = None if outlines is None else Path(outlines) / f"{slide.name}.geojson"
         if drawn is not None and drawn.exists():
             tissue = Tissue.from_geojson(drawn, slide.l0_size_px, max(1, round(tissue_spec.working_mpp / slide.mpp)))

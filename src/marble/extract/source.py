@@ -6,7 +6,7 @@ import csv
 import os
 import re
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,10 @@ from marble.errors import InputError, IntegrityError, TableError
 from marble.identifiers import SLIDE_EXTENSIONS, slide_id_of
 
 IdFrom = Literal["stem", "path"]
+PICTURE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png"})
 #: searched for in folders; pictures are not, since many a scanner leaves some of the label beside its slides
-SLIDE_SUFFIXES = frozenset(SLIDE_EXTENSIONS) - {".bmp", ".jpeg", ".jpg", ".png"}
+SLIDE_SUFFIXES = frozenset(SLIDE_EXTENSIONS) - PICTURE_SUFFIXES
+_KINDS_NAMED = 5
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _SERIES_TAG = b"\x20\x00\x0e\x00UI"  # DICOM (0020,000E) SeriesInstanceUID, explicit little endian
 _DICOM_HEADER_BYTES = 1 << 16
@@ -40,6 +42,27 @@ def find_slides(paths: Iterable[str | Path]) -> list[Path]:
         for path in _inside(one) if os.path.lexists(one) and one.is_dir() else [one]:
             found.setdefault((os.path.realpath(path), path.name), path)
     return sorted(found.values())
+
+
+def slides_in(paths: Iterable[str | Path]) -> list[Path]:
+    """As `find_slides`, but nothing found is an error that says what is there instead."""
+    given = [Path(path) for path in paths]
+    if found := find_slides(given):
+        return found
+    there = Counter(path.suffix.lower() for one in given for path in one.rglob("*") if _counts(path))
+    most = sorted(there.items(), key=lambda kind: (-kind[1], kind[0]))[:_KINDS_NAMED]
+    named = ", ".join(f"{count} {suffix or 'without an ending'}" for suffix, count in most)
+    pictures = sorted(PICTURE_SUFFIXES & set(there))
+    hint = f"In folders the endings {', '.join(sorted(SLIDE_SUFFIXES))} are looked for"
+    if pictures:
+        hint += f"; pictures are taken only by name, as {given[0] / f'*{pictures[0]}'}"
+    raise InputError(
+        f"no slides here, but {named}" if named else "no slides here, and no other file", where=given[0], hint=hint
+    )
+
+
+def _counts(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".")
 
 
 def ids_of(paths: Sequence[Path], sources: Iterable[str | Path], how: IdFrom = "stem") -> dict[Path, str]:

@@ -11,6 +11,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from marble.bags.provenance import Sha256
+from marble.compute.limits import GIB, Limits
 from marble.encoders import Encoder, encoder_row, load_encoder
 from marble.errors import MarbleError
 from marble.slides.lattice import PyramidSpec
@@ -81,6 +82,10 @@ class Machine:
         return self.threads or len(
             os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
         )
+
+
+#: what a worker may use for one slide where the user has no say in it
+SLIDE_LIMITS = Limits(memory_bytes=4 * GIB, stall_s=900, items=64)
 
 
 def load_encoders(spec: ExtractSpec, machine: Machine) -> list[Encoder]:

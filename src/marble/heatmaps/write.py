@@ -20,6 +20,7 @@ from marble.heatmaps.geojson import write_geojson
 from marble.heatmaps.overlay import Words, blank, blend, draw_heatmap, png_bytes, write_png
 from marble.heatmaps.sheet import contact_sheet
 from marble.prediction import Answer, Predictor
+from marble.slides.readers.elsewhere import ReadingDesk
 from marble.slides.slide import Box, Slide
 
 Pixels = NDArray[np.uint8]
@@ -49,9 +50,18 @@ class Written:
 
 
 def write_heatmaps(
-    predictor: Predictor, bag: Bag, slide_file: Path | None, out: Path, spec: HeatmapSpec | None = None
+    predictor: Predictor,
+    bag: Bag,
+    slide_file: Path | None,
+    out: Path,
+    spec: HeatmapSpec | None = None,
+    *,
+    desk: ReadingDesk | None = None,
 ) -> Written:
-    """Explain `bag`, draw it over the slide (or a blank of its size) and write everything into `out`."""
+    """Explain `bag`, draw it over the slide (or a blank of its size) and write everything into `out`.
+
+    With a `desk`, that process reads the slide, and what its decoder does harms only that process.
+    """
     spec = spec or HeatmapSpec()
     explanation = explain(predictor, bag, spec.mode, spec.target, level=spec.level or 0)
     shown = [replace(one, stretched=spec.stretch) for one in explanation.maps if spec.level in (None, one.level)]
@@ -61,7 +71,7 @@ def write_heatmaps(
     stem = f"{file_stem(bag.slide_id)}-{spec.mode}"
     words = Words(bag.slide_id, (sentence(explanation.answer), _about(predictor, explanation)))
     written: list[Path] = []
-    slide = None if slide_file is None else _same_slide(Slide.open(slide_file, mpp=_mpp(bag)), bag)
+    slide = None if slide_file is None else _same_slide(Slide.open(slide_file, mpp=_mpp(bag), desk=desk), bag)
     try:
         size = bag.l0_size_px
         picture = blank(size, spec.size) if slide is None else slide.thumbnail(spec.size)
@@ -116,13 +126,15 @@ def _faithfulness(predictor: Predictor, bag: Bag, explanation: Explanation, tile
     return deletion_insertion(predictor.model, bag, values, score, level=tiles.level), score.name
 
 
-def small_heatmap(predictor: Predictor, bag: Bag, slide_file: Path | None, px: int) -> bytes:
+def small_heatmap(
+    predictor: Predictor, bag: Bag, slide_file: Path | None, px: int, *, desk: ReadingDesk | None = None
+) -> bytes:
     """The attention of the finest level over the slide as a small PNG without a frame, for a list of cases."""
     tiles = explain(predictor, bag).maps[-1]
     size = bag.l0_size_px
     if slide_file is None:
         return png_bytes(blend(blank(size, px), size, tiles))
-    slide = _same_slide(Slide.open(slide_file, mpp=_mpp(bag)), bag)
+    slide = _same_slide(Slide.open(slide_file, mpp=_mpp(bag), desk=desk), bag)
     try:
         return png_bytes(blend(slide.thumbnail(px), size, tiles))
     finally:

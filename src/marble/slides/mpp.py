@@ -7,7 +7,7 @@ convention). The first that is present decides: a present but absurd value is re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +88,18 @@ def read_mpp_csv(path: str | Path) -> dict[str, float]:
 
 def mpp_of(path: str | Path, sizes: Mapping[str, float]) -> float | None:
     """The row for this slide, by file name first, then by slide id, then by stem."""
-    file = Path(path)
-    names = (normal(file.name), slide_id_of(file), normal(file.stem))
-    return next((sizes[name] for name in names if name in sizes), None)
+    return next((sizes[name] for name in _names(Path(path)) if name in sizes), None)
+
+
+def unused_rows(paths: Iterable[str | Path], sizes: Mapping[str, float]) -> list[str]:
+    """Names in the table that are no slide's."""
+    used = {name for path in paths for name in _names(Path(path))}
+    return [name for name in sizes if name not in used]
+
+
+def _names(file: Path) -> tuple[str, ...]:
+    """What a table may call a slide: its file name, its id, its stem."""
+    return normal(file.name), slide_id_of(file), normal(file.stem)
 
 
 def _require_agreement(size: PixelSize, power: float, path: Path) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from marble.errors import SlideError
 from marble.identifiers import slide_id_of
 from marble.slides.mpp import PixelSize, pixel_size
+from marble.slides.readers.elsewhere import ElsewherePlanes, ReadingDesk
 from marble.slides.readers.planes import WHITE, Mask, Pixels, Planes
 from marble.slides.readers.preflight import MAX_AREA_PX
 from marble.slides.readers.registry import open_planes
@@ -64,12 +65,18 @@ class Slide:
         self._downsamples = tuple(_downsample(planes.sizes[0], plane) for plane in planes.sizes)
 
     @classmethod
-    def open(cls, path: str | Path, *, mpp: float | None = None) -> Slide:
-        """Open a slide, checking its structure first. `mpp` (um per level-0 pixel) overrides what the file says."""
+    def open(cls, path: str | Path, *, mpp: float | None = None, desk: ReadingDesk | None = None) -> Slide:
+        """Open a slide, checking its structure first.
+
+        Args:
+            path: of the file.
+            mpp: um per level-0 pixel, in place of what the file says.
+            desk: a process that reads the file, so that whatever its decoder does harms only that process.
+        """
         file = Path(path)
         if not file.is_file():
             raise SlideError("no such file", where=file)
-        planes = open_planes(file)
+        planes: Planes = open_planes(file) if desk is None else ElsewherePlanes(file, desk)
         try:
             width, height = planes.sizes[0]
             if width <= 0 or height <= 0 or width * height > MAX_AREA_PX:

@@ -64,13 +64,13 @@ class Members:
     """The slides of a run's record, to be asked about any bag."""
 
     def __init__(self, parts: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-        self._by_id: dict[str, tuple[str, str, str | None]] = {}
+        self._by_id: dict[str, tuple[str, str | None, str]] = {}  # part, hash of the file, hash of the content
         self._by_file: dict[str, tuple[str, str]] = {}
         self._by_content: dict[str, tuple[str, str]] = {}
         self._by_case: dict[str, tuple[str, str]] = {}
         for part in reversed(PARTS):  # so that of two places the more doubtful one is remembered
             for slide_id, entry in parts.get(part, {}).items():
-                self._by_id[_key(slide_id)] = (part, slide_id, entry["file_sha256"])
+                self._by_id[_key(slide_id)] = (part, entry["file_sha256"], entry["content_sha256"])
                 if entry["file_sha256"]:
                     self._by_file[entry["file_sha256"]] = (part, slide_id)
                 self._by_content[entry["content_sha256"]] = (part, slide_id)
@@ -89,9 +89,13 @@ class Members:
     def _places(self, bag: Bag) -> Iterable[Membership]:
         file = None if bag.provenance.slide is None else bag.provenance.slide.sha256
         if (known := self._by_id.get(_key(bag.slide_id))) is not None:
-            part, _, recorded = known
-            if file is None or recorded is None or file == recorded:
+            part, recorded, content = known
+            if file is not None and file == recorded:
                 yield Membership(part, "by its id")
+                return
+            if file is None or recorded is None:  # told by what is in it, or not at all
+                same_content = content_sha256(bag) == content
+                yield Membership(part, "by its id" if same_content else "matched by id only: its tiles differ")
                 return
         if file is not None and file in self._by_file:
             part, slide_id = self._by_file[file]

@@ -36,16 +36,20 @@ def create_app(
     queue: int = QUEUE,
     notes: Notes | None = None,
     device: str = "cpu",
+    readers: int = 0,
 ) -> ASGIApp:
     """The viewer as an ASGI application: `workers` requests are worked on, `queue` wait, the rest is answered 503.
 
     `notes` is where notes on slides are kept; without it nothing can be written. Models compute on `device`.
+    Slides are read by so many `readers`: processes that a file may crash or halt without harm; 0: by this one.
     """
-    return Guard(_routes(registry, workers or 2 * (os.cpu_count() or 1), queue, notes, device), token)
+    return Guard(_routes(registry, workers or 2 * (os.cpu_count() or 1), queue, notes, device, readers), token)
 
 
-def _routes(registry: Registry, workers: int, queue: int, notes: Notes | None = None, device: str = "cpu") -> FastAPI:
-    pictures = Pictures()
+def _routes(
+    registry: Registry, workers: int, queue: int, notes: Notes | None = None, device: str = "cpu", readers: int = 0
+) -> FastAPI:
+    pictures = Pictures(readers=readers)
     insight = Insight(registry, pictures, device)
     assets = load_assets()
     pages = Pages(registry, has_library=LIBRARY in assets, has_notes=notes is not None)

@@ -13,6 +13,7 @@ from marble.viewer.security import check_bind, is_loopback
 
 MAX_HEADER_BYTES = 16_384
 KEEP_ALIVE_S = 10
+READERS = 2  # processes that read slides
 
 
 def serve(
@@ -50,7 +51,7 @@ def serve(
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("marble.viewer").setLevel(logging.INFO)
     uvicorn.run(
-        create_app(registry, token, notes=kept, device=str(there)),
+        create_app(registry, token, notes=kept, device=str(there), readers=READERS),
         host=host, port=port, http=Wire, ws="none", access_log=False,
         log_level="warning", server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from marble.attribution.tile_map import Boxes
 from marble.errors import MarbleError, SlideError
+from marble.slides.readers.elsewhere import LIMITS, ReadingDesk, UndecodableError, reading_elsewhere
 from marble.slides.slide import Box, Slide
 from marble.viewer.cache import ByteCache
 from marble.viewer.registry import StoredBag
@@ -23,6 +26,7 @@ from marble.viewer.registry import StoredBag
 TILE_PX = 256
 OPEN_SLIDES = 16
 CACHE_BYTES = 256 << 20
+READING = replace(LIMITS, timeout_s=60)  # of one read: somebody waits for it
 _JPEG_QUALITY = 85
 _SAMPLE_BYTES = 1 << 16
 Stamp = tuple[int, int, int, int]
@@ -56,11 +60,11 @@ def tile_box(l0_size_px: tuple[int, int], zoom: int, column: int, row: int) -> t
 
 
 class Pictures:
-    """Every picture the viewer serves, as JPEG bytes."""
+    """Every picture the viewer serves, as JPEG bytes. `readers` is how many processes read slides; 0: this one."""
 
-    def __init__(self, cache_bytes: int = CACHE_BYTES, open_slides: int = OPEN_SLIDES) -> None:
+    def __init__(self, cache_bytes: int = CACHE_BYTES, open_slides: int = OPEN_SLIDES, readers: int = 0) -> None:
         self.cache = ByteCache(cache_bytes)
-        self._pool = SlidePool(open_slides)
+        self._pool = SlidePool(open_slides, readers)
         self._blank: dict[tuple[int, int], bytes] = {}
 
     def check(self, file: Path | None) -> None:
@@ -112,10 +116,16 @@ class Pictures:
 
 
 class SlidePool:
-    """Open slides, at most `limit` plus those in use; one that is being read is never closed."""
+    """Open slides, at most `limit` plus those in use; one that is being read is never closed.
 
-    def __init__(self, limit: int) -> None:
+    With `readers`, that many other processes read them, each slide always the same one. A slide that kills or halts its
+    reader once is not tried again: the others are read on.
+    """
+
+    def __init__(self, limit: int, readers: int = 0) -> None:
         self.limit = limit
+        self._desks = [reading_elsewhere(READING) for _ in range(readers)]
+        self._undecodable: dict[Path, str] = {}
         self._lock = Lock()
         self._open: OrderedDict[Path, Slide] = OrderedDict()
         self._readers: dict[Path, int] = {}
@@ -138,24 +148,47 @@ class SlidePool:
     def lease(self, path: Path, mpp: float | None) -> Iterator[Slide]:
         """The open slide, kept open as long as it is used; `mpp` is what its bag was made with."""
         self.fingerprint(path)
+        if path in self._undecodable:
+            raise SlideError(self._undecodable[path])
+        try:
+            slide = self._taken(path, mpp)
+            try:
+                yield slide
+            finally:
+                self._give_back(path)
+        except UndecodableError as error:
+            self._undecodable[path] = error.what
+            raise
+
+    def _taken(self, path: Path, mpp: float | None) -> Slide:
+        """The open slide, counted as in use. Opened outside the lock, so that no file keeps the others waiting."""
+        with self._lock:
+            known = path in self._open
+        made = None if known else Slide.open(path, mpp=mpp, desk=self._desk(path))
         with self._lock:
             if path not in self._open:
-                self._open[path] = Slide.open(path, mpp=mpp)
+                self._open[path] = made or Slide.open(path, mpp=mpp, desk=self._desk(path))
+            elif made is not None:
+                made.close()
             self._open.move_to_end(path)
-            slide = self._open[path]
             self._readers[path] = self._readers.get(path, 0) + 1
-        try:
-            yield slide
-        finally:
-            with self._lock:
-                self._readers[path] -= 1
-                self._shrink()
+            return self._open[path]
+
+    def _give_back(self, path: Path) -> None:
+        with self._lock:
+            self._readers[path] -= 1
+            self._shrink()
 
     def close(self) -> None:
         with self._lock:
             for slide in self._open.values():
                 slide.close()
             self._open.clear()
+            for desk in self._desks:
+                desk.close()
+
+    def _desk(self, path: Path) -> ReadingDesk | None:
+        return self._desks[zlib.crc32(os.fsencode(path)) % len(self._desks)] if self._desks else None
 
     def _shrink(self) -> None:
         idle = [path for path in self._open if not self._readers.get(path)]

@@ -1,0 +1,64 @@
+"""What the verbs that read slides say of their sources: folders without slides, tables with rows for nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marble.synthetic.slides import write_slide
+from tests.cli.running import marble
+
+SETTINGS = ("--magnifications", "5,20", "--tile-px", "64")
+
+
+def words(verb: str, source: Path, out: Path) -> list[object]:
+    place = {
+        "tile": ("--out", out),
+        "extract": ("--store", out, "--encoder", "colour"),
+        "plan": ("--encoder", "colour"),
+    }
+    return [verb, source, *place[verb], *SETTINGS]
+
+
+@pytest.mark.parametrize("verb", ["tile", "plan", "extract"])
+def test_a_folder_without_slides_says_what_it_holds_and_what_is_read(verb: str, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    (folder / "below").mkdir(parents=True)
+    for name in ("a.png", "b.PNG", "below/c.jpg", "notes.txt", ".hidden"):
+        (folder / name).touch()
+    ended = marble(*words(verb, folder, tmp_path / "out"))
+    assert ended.code == 2
+    (line,) = ended.output.splitlines()
+    assert f"{folder}: no slides here, but 2 .png, 1 .jpg, 1 .txt. In folders the endings " in line
+    assert ".svs, " in line
+    assert line.endswith(f"pictures are taken only by name, as {folder / '*.jpg'}")
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    assert "no slides here, and no other file" in marble(*words(verb, folder, tmp_path / "out")).output
+
+
+def test_rows_of_pixel_sizes_that_belong_to_no_slide_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "slides"
+    write_slide(folder / "a.tiff", (512, 384), mpp=0.5, pieces=1)
+    write_slide(folder / "b.tiff", (512, 384), mpp=0.5, pieces=1)
+    table = tmp_path / "mpp.csv"
+    table.write_text("wsi,mpp\na,0.5\nb.tiff,0.5\nB_1.svs,0.25\n" + "".join(f"x{n},0.25\n" for n in range(6)))
+    for verb in ("tile", "plan", "extract"):
+        ended = marble(*words(verb, folder, tmp_path / verb), "--mpp-csv", table)
+        assert ended.code == 0, ended.output
+        said = f"caution: {table}: no slide here for 7 of 9 rows: B_1.svs, x0, x1, x2, x3 and 2 more"
+        assert ended.output.count(said) == 1
+        table.write_text("wsi,mpp\na,0.5\nb.tiff,0.5\n")
+        assert "caution" not in marble(*words(verb, folder, tmp_path / verb), "--mpp-csv", table).output
+        table.write_text("wsi,mpp\na,0.5\nb.tiff,0.5\nB_1.svs,0.25\n" + "".join(f"x{n},0.25\n" for n in range(6)))
+
+
+def test_shares_have_one_unit_and_sizes_the_unit_that_fits(tmp_path: Path) -> None:
+    slide = write_slide(tmp_path / "a.tiff", (512, 384), mpp=0.5, pieces=1)
+    told = marble(*words("tile", slide, tmp_path / "out")).output
+    (row,) = [line for line in told.splitlines() if "a.tiff" in line and "[1/1]" not in line]
+    assert row.count("%") == 2
+    said = marble(*words("plan", slide, tmp_path / "out")).output
+    assert "KiB; time" in said
+    assert "0.00 GiB" not in said
