@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.prediction import Answer, Predictor
 from marble.tasks.base import Decision
+from marble.tasks.pooling import pool
 from marble.training.membership import NEW, PARTS, Membership
 from marble.training.results import find_runs, read_run
 from marble.training.run import Run
@@ -61,21 +60,22 @@ class Ensemble:
 
     def answer(self, bag: Bag) -> PooledAnswer:
         answers = [predictor.answer(bag) for predictor in self.predictors]
-        readout = self.task.pool([answer.readout for answer in answers])
-        calibration = self.task.pool_calibrations([predictor.run.calibration for predictor in self.predictors])
-        decision = self.task.decide(readout, calibration)
-        each = [self.task.headline(answer.readout, decision)[1] for answer in answers]
+        pooled = pool(
+            self.task,
+            [answer.readout for answer in answers],
+            [predictor.run.calibration for predictor in self.predictors],
+        )
         membership = _worst([answer.membership for answer in answers])
         warnings = [text for answer in answers for text in answer.warnings if text != answer.membership.warning]
         if membership.warning is not None:
             warnings.append(membership.warning)
         return PooledAnswer(
             bag.slide_id,
-            readout,
-            decision,
+            pooled.readout,
+            pooled.decision,
             membership,
             tuple(answers),
-            float(np.std(each, ddof=1)) if len(each) > 1 else 0.0,
+            pooled.sd,
             tuple(dict.fromkeys(warnings)),
         )
 

@@ -256,7 +256,7 @@ def test_risks_are_sorted_as_numbers(chromium: Any, tmp_path: Path) -> None:
     tab.goto("http://list.test/")
     risks = [-3.5, 2.25, -0.5, 0.0, 10.0, -12.0]
     tab.evaluate(
-        """(risks) => [...document.querySelectorAll('#cases tbody td[data-number]:not(.number)')].forEach((cell, n) => {
+        """(risks) => [...document.querySelectorAll('td[data-number]:not(.number, .truth)')].forEach((cell, n) => {
         cell.dataset.number = String(risks[n % risks.length] + n / 1000);
         })""",
         risks,
@@ -264,7 +264,7 @@ def test_risks_are_sorted_as_numbers(chromium: Any, tmp_path: Path) -> None:
     for sign in (1, -1):
         tab.get_by_role("button", name="mean").click()
         found = tab.evaluate(
-            "() => [...document.querySelectorAll('#cases tbody td[data-number]:not(.number)')]"
+            "() => [...document.querySelectorAll('#cases tbody td[data-number]:not(.number, .truth)')]"
             ".map((cell) => Number(cell.dataset.number))"
         )
         assert len(found) > 6

@@ -17,6 +17,7 @@ from tests.viewer.client import get
 EXPERIMENT = """
 cohort = { path = "synthetic:quantity", patients = %d }
 task = "regression"
+unit = "%%"
 split = { scheme = "kfold", folds = 4, repeats = 1 }
 train = { recipe = "common", epochs = %d, warmup = 1, lr = 3e-3, orders = 2, val_orders = 1, regression_loss = "%s" }
 models = [{ name = "abmil", hidden = 32, label = "abmil" }, { name = "mean", hidden = 8, label = "mean" }]
@@ -43,6 +44,8 @@ def test_a_planted_quantity_is_found(tmp_path: Path, loss: str) -> None:
     assert float(rows["abmil"]["r2"]) >= 0.8
     assert float(rows["abmil"]["pearson"]) >= 0.9
     assert float(rows["abmil"]["mae"]) <= 8  # of a range of 60
+    report = tmp_path / "out" / "tiny" / "report"
+    assert f"abmil: R2 {float(rows['abmil']['r2']):.3f}" in (report / "scatter.svg").read_text()
 
 
 def test_a_number_is_told_the_same_everywhere(tmp_path: Path) -> None:
@@ -75,7 +78,25 @@ def test_a_number_is_told_the_same_everywhere(tmp_path: Path) -> None:
     entry = next(one for one in registry.runs.values() if one.folder == run)
     seen = get(app, f"/api/slides/{key_of('slide', slide)}/runs/{entry.key}").json()
     assert seen["readout"]["value"] == float(alone["value"])
-    assert f"{float(alone['value']):.4g}" in get(app, "/").body.decode()
+    off = float(alone["value"]) - float(alone["target"])
+    truth = f"{float(alone['target']):g} %"
+    assert seen["facts"] == [
+        ["predicted value", f"{float(alone['value']):.4g} %"],
+        ["true value", truth],
+        ["error", f"{off:+.4g} %"],
+    ]
+    listed = get(app, "/").body.decode()
+    assert f"{float(alone['value']):.4g} <small>error {off:+.3g}</small>" in listed
+    assert "True value<" in listed
+    assert ">abmil <small>(%)</small>" in listed
+    assert 'id="truth"' not in listed  # a menu of every number there is would be no filter
+    assert 'id="miss"' in listed
+    assert f"true value: {truth}" in get(app, f"/slide/{key_of('slide', slide)}").body.decode()
+    gradient = get(app, f"/api/slides/{key_of('slide', slide)}/runs/{entry.key}/gradient").json()
+    assert gradient["meaning"]["unit"] == "predicted value in %"
+    assert gradient["meaning"]["high"] == "raises the predicted value"
+    assert {"scatter.png", "residuals.png"} <= {path.name for path in report.iterdir()}
+    assert f"error {off:+.3g} %" in (report / "index.html").read_text() or len(stored) > 12
     assert _marble("verify", tmp_path / "out").exit_code == 0
 
 

@@ -272,7 +272,7 @@ def test_the_reference_can_be_chosen(runs: Path) -> None:
 
 
 def test_numbers_at_risk_are_counted(comparison: Comparison) -> None:
-    results = replace(comparison.results, time_unit="months")
+    results = replace(comparison.results, unit="months")
     figures = all_figures(replace(comparison, results=results))
     if "kaplan-meier" not in figures:
         assert results.task.class_names

@@ -22,7 +22,10 @@ def report(
     reference: Annotated[
         str | None, typer.Option(help="Model that all others are tested against; marble by default.")
     ] = None,
-    time_unit: Annotated[str, typer.Option(help="Unit of survival times, for example months.")] = "",
+    unit: Annotated[
+        str | None,
+        typer.Option("--unit", "--time-unit", help="Unit of the number predicted or of survival times, as months."),
+    ] = None,
     slides: Annotated[Path | None, typer.Option(help="Folder with the slide files, for pictures of cases.")] = None,
     store: Annotated[Path | None, typer.Option(help="Store with the runs' bags, for heatmaps of cases.")] = None,
     viewer: Annotated[str, typer.Option(help="Address of `marble view`, for links.")] = "http://127.0.0.1:8765",
@@ -38,7 +41,9 @@ def report(
     from marble.reports.collect import collect
     from marble.reports.page import CaseLooks
 
-    results = replace(collect(runs, reference), time_unit=time_unit)
+    results = collect(runs, reference)
+    if unit is not None:  # otherwise the experiment's own
+        results = replace(results, unit=unit)
     pictures = {} if slides is None and store is None else case_pictures(results, slides, store)
     write_and_show(runs, out, results, CaseLooks(pictures, viewer))
 

@@ -143,6 +143,7 @@ class Experiment:
                     "repeat": split.repeat,
                     "scheme": self.spec.split.scheme,
                     "slides": stock.counts,
+                    "unit": self.spec.unit,
                     "scored_by": cohort.scored_by,
                     "recipe": self._why(model, job),
                     "sites": sites,

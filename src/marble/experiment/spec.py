@@ -147,6 +147,7 @@ class ExperimentSpec(Spec):
         default="argmax", description="call the most probable class, or from a threshold on that validation chooses"
     )
     positive: str | None = Field(default=None, description="of two classes the one looked for; default: the second")
+    unit: str = Field(default="", description="of the number predicted or of survival times; said by report and viewer")
     bags: BagsSpec = BagsSpec()
     split: SplitSpec = SplitSpec()
     train: TrainSpec = TrainSpec()

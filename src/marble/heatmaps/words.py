@@ -25,8 +25,8 @@ class Meaning:
     high: str
 
 
-def meaning(explanation: Explanation, task: Task) -> Meaning:
-    """The words for an explanation by a run of this task."""
+def meaning(explanation: Explanation, task: Task, unit: str = "") -> Meaning:
+    """The words for an explanation by a run of this task, whose targets are counted in `unit`."""
     if explanation.mode == "attention":
         return Meaning(
             "share of 1",
@@ -34,11 +34,13 @@ def meaning(explanation: Explanation, task: Task) -> Meaning:
             "none",
             "most",
         )
-    score = score_of(task, explanation.target).name
+    explained = score_of(task, explanation.target)
+    score = explained.name
+    measured = f"{score} in {unit}" if unit and explained.in_unit else score
     named = explanation.target or score
     ends = (
         (f"against {named}", f"for {named}") if explanation.target else (f"lowers the {named}", f"raises the {named}")
     )
     if explanation.mode == "occlusion":
-        return Meaning(score, f"by how much the {score} falls when a tile goes with all below it", *ends)
-    return Meaning(score, f"what a tile adds to the {score}, to first order", *ends)
+        return Meaning(measured, f"by how much the {score} falls when a tile goes with all below it", *ends)
+    return Meaning(measured, f"what a tile adds to the {score}, to first order", *ends)

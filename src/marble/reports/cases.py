@@ -1,13 +1,15 @@
-"""The cases worth a look: those that were called wrong, the surest first; or, without classes, the extreme ones."""
+"""The cases worth a look: those that were wrong, the worst first; and the extreme ones."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from marble.reports.collect import ModelResults, Repeat, Results
-from marble.tasks.base import Task
+from marble.targets import Target
+from marble.tasks.base import Task, in_unit
 from marble.training.results import StoredCase, read_cases
 
 SHOWN = 12
@@ -32,6 +34,7 @@ class Case:
     said: str
     number: float
     wrong: bool
+    miss: float | None = None  # predicted minus true, of a task that predicts a number
 
     def path(self, slide_id: str) -> str:
         """Where `marble view` shows the slide, with this run chosen."""
@@ -39,32 +42,47 @@ class Case:
 
 
 def errors(results: Results) -> list[Case]:
-    """Test cases of every model that were called wrong, the surest first; none for a task without classes."""
-    found = [case for model in results.models for case in _cases(results.task, model) if case.wrong]
+    """Test cases of every model that were called wrong, the surest first.
+
+    Of predicted numbers, which are all more or less wrong: every test case of the reference, the worst first.
+    """
+    missed = [case for case in _cases(results, results.reference or results.models[0]) if case.miss is not None]
+    if missed:
+        return sorted(missed, key=lambda case: (-abs(case.miss or 0.0), case.case_id))
+    found = [case for model in results.models for case in _cases(results, model) if case.wrong]
     return sorted(found, key=lambda case: (-case.number, case.case_id, case.model))
 
 
 def extremes(results: Results, each: int = 2) -> list[Case]:
     """The test cases with the highest and the lowest numbers of the reference model (or the first)."""
-    ranked = sorted(_cases(results.task, results.reference or results.models[0]), key=lambda case: -case.number)
+    ranked = sorted(_cases(results, results.reference or results.models[0]), key=lambda case: -case.number)
     if len(ranked) <= 2 * each:
         return ranked
     return ranked[:each] + ranked[-each:]
 
 
-def _cases(task: Task, model: ModelResults) -> list[Case]:
+def _cases(results: Results, model: ModelResults) -> list[Case]:
     return [
-        _case(task, model.key, repeat, stored)
+        _case(results, model.key, repeat, stored)
         for repeat in model.repeats
-        for stored in read_cases(repeat.folder, task)
+        for stored in read_cases(repeat.folder, results.task)
         if stored.part == "test"
     ]
 
 
-def _case(task: Task, model: str, repeat: Repeat, stored: StoredCase) -> Case:
+def _case(results: Results, model: str, repeat: Repeat, stored: StoredCase) -> Case:
+    task, unit = results.task, results.unit
     decision = task.decide(stored.readout, repeat.calibration)
     said, value = task.headline(stored.readout, decision)
+    miss = miss_of(task, stored.target, stored.readout)
     return Case(
         model, repeat.number, repeat.folder, str(repeat.record["job"]), stored.case_id, stored.slide_ids,
-        task.target_text(stored.target), said, value, task.is_wrong(stored.target, decision),
+        task.target_text(stored.target, unit), said if miss is None else in_unit(said, unit), value,
+        task.is_wrong(stored.target, decision), miss,
     )  # fmt: skip
+
+
+def miss_of(task: Task, target: Target, readout: Mapping[str, float]) -> float | None:
+    """Predicted minus true; None for a task that predicts no number."""
+    numbers = task.numbers([target], {name: [value] for name, value in readout.items()})
+    return None if numbers is None else float(numbers[1][0] - numbers[0][0])

@@ -95,7 +95,7 @@ class Results:
     models: tuple[ModelResults, ...]
     left_out: tuple[int, ...] = ()  # repeats that some model has not finished; the table compares the others
     asked: str | None = None  # the reference, where somebody chose one
-    time_unit: str = ""  # of survival times, which the cohort's table does not say
+    unit: str = ""  # of the number predicted, or of survival times
 
     @property
     def metric_names(self) -> list[str]:
@@ -143,7 +143,8 @@ def collect(root: str | Path, reference: str | None = None) -> Results:
     if reference is not None and reference not in by_key:
         raise InputError(unknown_choice("model", reference, list(by_key)), where="--reference")
     ordered = _reference_first(models, reference or REFERENCE)
-    return Results(experiments.pop(), spec, spec.build(), ordered, left_out, reference)
+    unit = str(records[folders[0]]["about"].get("unit", ""))
+    return Results(experiments.pop(), spec, spec.build(), ordered, left_out, reference, unit)
 
 
 def _repeat(folder: Path, record: dict[str, Any]) -> Repeat:

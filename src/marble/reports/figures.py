@@ -15,6 +15,7 @@ from marble.reports.confusion import confusion
 from marble.reports.curves import calibration, precision_recall, roc
 from marble.reports.hazard import hazard_ratio
 from marble.reports.learning import learning_curves
+from marble.reports.numbers import residuals, scatter
 from marble.reports.panels import FULL_IN, HALF_IN, PALETTE, folded, legend_below, panels, styled
 from marble.tasks.base import Bools, Floats, Task, Undefined, outcome_arrays
 from marble.tasks.kaplan_meier import KaplanMeier, logrank
@@ -23,6 +24,11 @@ RISK_GROUPS = (
     "Test patients of all repeats by risk group; the cut is each run's training median. Below the axis: how many are "
     "still followed. HR: hazard ratio of high against low risk, with its 95 % interval."
 )
+PREDICTED = (
+    "Predicted against true value, test cases of all repeats; dotted: where both are equal. R2 as in the "
+    "table: the mean over repeats."
+)
+ERRORS = "Predicted minus true value, test cases of all repeats; line: their mean, band: 1.96 SD to either side."
 
 
 def all_figures(comparison: Comparison) -> dict[str, tuple[str, Figure]]:
@@ -37,11 +43,9 @@ def all_figures(comparison: Comparison) -> dict[str, tuple[str, Figure]]:
         ),
         ("calibration", "Predicted probability against what happened, test patients of all repeats.", calibration),
         ("confusion", "Confusion on the test cases of all repeats; rows are the truth.", confusion),
-        (
-            "kaplan-meier",
-            RISK_GROUPS,
-            kaplan_meier,
-        ),
+        ("kaplan-meier", RISK_GROUPS, kaplan_meier),
+        ("scatter", PREDICTED, scatter),
+        ("residuals", ERRORS, residuals),
         ("learning", "Loss by epoch, every run; training and validation.", learning_curves),
         ("choice", "Every candidate value: validation, which decides, and test, which is only shown.", choice_curve),
         ("cost", "Size against quality; bars are the 95 % interval.", cost),
@@ -107,7 +111,7 @@ def kaplan_meier(comparison: Comparison) -> Figure | None:
         said = f"HR {ratio}; {said}" if isinstance(ratio, Undefined) else f"{ratio}; {said}"
         axis.set_title(f"{folded(model.key, FULL_IN / 3)}\n{folded(said, FULL_IN / 3)}", fontsize=8)
         axis.set(ylabel="Survival", ylim=(0, 1.02), xlim=(0, None))
-        _numbers_at_risk(axis, time, high, comparison.results.time_unit)
+        _numbers_at_risk(axis, time, high, comparison.results.unit)
     for colour, name in ((PALETTE[0], "low risk"), (PALETTE[1], "high risk")):
         axes[0].plot([], [], color=colour, label=name)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)

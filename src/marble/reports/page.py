@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from marble.reports.figures import all_figures
 from marble.reports.panels import HALF_IN
 from marble.reports.setup import setup_rows
 from marble.reports.tables import caption, table_csv, table_latex, table_markdown, table_rows
+from marble.reports.together import TogetherRow, together, together_csv, together_rows
+from marble.tasks.base import in_unit
 from marble.version import VERSION
 
 VIEWER = "http://127.0.0.1:8765"
@@ -48,6 +50,9 @@ def write_comparison(comparison: Comparison, out: str | Path, looks: CaseLooks |
     files.publish(target / "table.csv", table_csv(comparison))
     files.publish(target / "table.md", table_markdown(comparison))
     files.publish(target / "table.tex", table_latex(comparison))
+    rows = together(comparison.results)
+    if rows:
+        files.publish(target / "together.csv", together_csv(comparison.results, rows))
     pictures: list[dict[str, Any]] = []
     for stem, (text, figure) in all_figures(comparison).items():
         png = _render(figure, "png")
@@ -56,7 +61,7 @@ def write_comparison(comparison: Comparison, out: str | Path, looks: CaseLooks |
         wide = figure.get_figwidth() > 1.1 * HALF_IN
         pictures.append({"stem": stem, "caption": text, "data": base64.b64encode(png).decode(), "wide": wide,
                          "width_px": round(SCALE * figure.get_figwidth())})  # fmt: skip
-    return files.publish(target / "index.html", _page(comparison, _in_rows(pictures), looks or CaseLooks()))
+    return files.publish(target / "index.html", _page(comparison, rows, _in_rows(pictures), looks or CaseLooks()))
 
 
 def _in_rows(pictures: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -79,7 +84,7 @@ def _in_rows(pictures: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows + waiting
 
 
-def _page(comparison: Comparison, pictures: list[dict[str, Any]], looks: CaseLooks) -> str:
+def _page(comparison: Comparison, rows: Sequence[TogetherRow], pictures: list[dict[str, Any]], looks: CaseLooks) -> str:
     header, body = table_rows(comparison)
     environment = Environment(
         loader=PackageLoader("marble.reports", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -92,6 +97,7 @@ def _page(comparison: Comparison, pictures: list[dict[str, Any]], looks: CaseLoo
         rows=[[_cell(text) for text in row] for row in body],
         reference=None if results.reference is None else results.reference.key,
         caption=caption(comparison),
+        together=_together(results, rows),
         setup=setup_rows(results),
         sections=_sections(results, looks),
         pictures=pictures,
@@ -111,21 +117,41 @@ def _page(comparison: Comparison, pictures: list[dict[str, Any]], looks: CaseLoo
     )
 
 
+def _together(results: Results, rows: Sequence[TogetherRow]) -> dict[str, Any] | None:
+    """The table of the repeats as one; None where there is nothing to average."""
+    if not rows:
+        return None
+    header, body = together_rows(results, rows)
+    return {"header": header, "rows": [[_cell(text) for text in row] for row in body]}
+
+
 def _sections(results: Results, looks: CaseLooks) -> list[dict[str, Any]]:
     """The cases worth a look, in cards: errors, and the extremes of the reference."""
     wrong, ends = errors(results), extremes(results)
     sections = []
     if wrong:
-        more = "" if len(wrong) <= SHOWN else f" Of {len(wrong)} errors the {SHOWN} surest are shown."
-        note = f"Test cases whose class was called wrong, the surest first.{more}"
-        sections.append({"title": "Errors", "note": note, "cards": [_card(one, looks) for one in wrong[:SHOWN]]})
+        sections.append(
+            {
+                "title": "Errors",
+                "note": _of_errors(wrong),
+                "cards": [_card(one, results, looks) for one in wrong[:SHOWN]],
+            }
+        )
     name = (results.reference or results.models[0]).key
     note = f"Test cases of which {name} says most and least."
-    sections.append({"title": "Extreme cases", "note": note, "cards": [_card(one, looks) for one in ends]})
+    sections.append({"title": "Extreme cases", "note": note, "cards": [_card(one, results, looks) for one in ends]})
     return sections
 
 
-def _card(case: Case, looks: CaseLooks) -> dict[str, Any]:
+def _of_errors(wrong: list[Case]) -> str:
+    """Which cases are shown as errors."""
+    if wrong[0].miss is not None:
+        return f"The test cases of {wrong[0].model} whose predicted value is farthest from the true one."
+    more = "" if len(wrong) <= SHOWN else f" Of {len(wrong)} errors the {SHOWN} surest are shown."
+    return f"Test cases whose class was called wrong, the surest first.{more}"
+
+
+def _card(case: Case, results: Results, looks: CaseLooks) -> dict[str, Any]:
     slide_id = case.slide_ids[0]
     picture = looks.pictures.get((case.job, slide_id))
     return {
@@ -133,9 +159,18 @@ def _card(case: Case, looks: CaseLooks) -> dict[str, Any]:
         "slide": slide_id,
         "more": len(case.slide_ids) - 1,
         "link": f"{looks.viewer.rstrip('/')}{case.path(slide_id)}",
-        "number": f"{case.number:.3f}",
+        "truth": results.task.truth_name,
+        "extra": _extra(case, results),
         "picture": None if picture is None else base64.b64encode(picture).decode(),
     }
+
+
+def _extra(case: Case, results: Results) -> str:
+    """What stands in brackets behind what was said: how sure, or how far off."""
+    if case.miss is not None:
+        return in_unit(f"error {case.miss:+.3g}", results.unit)
+    number = f"{case.number:.3f}"
+    return "" if case.said == number else number
 
 
 def _cell(text: str) -> dict[str, str]:

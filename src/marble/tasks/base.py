@@ -84,6 +84,7 @@ class Score:
 
     name: str
     of: Callable[[Tensor], Tensor]
+    in_unit: bool = False  # whether it is counted in the unit of the target
 
 
 class Criterion(ABC):
@@ -135,6 +136,8 @@ class Task(ABC):
     target_columns: ClassVar[tuple[str, ...]]
     #: the parts whose cases :meth:`calibrate` looks at; never the test part
     calibrated_on: ClassVar[tuple[str, ...]] = ()
+    #: what a reader calls a case's target
+    truth_name: ClassVar[str] = "label"
     #: what a model that knows nothing scores, for the metrics where that does not depend on the cases
     chance: ClassVar[Mapping[str, float]] = {}
 
@@ -205,6 +208,11 @@ class Task(ABC):
         del calibrations
         return {}
 
+    def join_calibrations(self, calibrations: Sequence[Calibration]) -> Calibration:
+        """One calibration for the readouts of n cases at once, each of which has its own."""
+        del calibrations
+        return {}
+
     @abstractmethod
     def headline(self, readout: Mapping[str, float], decision: Decision) -> tuple[str, float]:
         """A case's prediction as one word and one number."""
@@ -212,6 +220,11 @@ class Task(ABC):
     @abstractmethod
     def sentence(self, readout: Mapping[str, float], decision: Decision) -> str:
         """A case's prediction as titles and panels say it."""
+
+    def facts(self, readout: Mapping[str, float], target: Target | None, unit: str = "") -> tuple[tuple[str, str], ...]:
+        """(name, text) of what a panel lists of a case; `target` is None where it is not known. Classes have bars."""
+        del readout, target, unit
+        return ()
 
     def curve(self, readout: Mapping[str, float], calibration: Calibration) -> dict[float, float]:
         """{time: survival} where a task has such a thing."""
@@ -285,8 +298,8 @@ class Task(ABC):
         """The target in a row of predictions.csv."""
 
     @abstractmethod
-    def target_text(self, target: Target) -> str:
-        """A target as a reader wants it."""
+    def target_text(self, target: Target, unit: str = "") -> str:
+        """A target as a reader wants it; `unit` is of a number or a time."""
 
     def read_readout(self, row: Mapping[str, str]) -> Readout:
         """The readout in a row of predictions.csv; what cannot be one is refused."""
@@ -304,6 +317,11 @@ class Task(ABC):
     def check_readout(self, readout: Mapping[str, float]) -> None:
         """Refuse numbers that no prediction of this task can be."""
         del readout
+
+
+def in_unit(text: str, unit: str) -> str:
+    """A number's text with its unit, if it has one."""
+    return f"{text} {unit}" if unit else text
 
 
 def no_such_target(target: str, valid: Sequence[str]) -> InputError:

@@ -224,6 +224,12 @@ class Classification(Task):
             return {}
         return {"decision": "threshold", "threshold": float(np.mean([one["threshold"] for one in calibrations]))}
 
+    def join_calibrations(self, calibrations: Sequence[Calibration]) -> Calibration:
+        """A threshold per case; where the most probable class is called, that is even odds."""
+        if all(one.get("decision", "argmax") == "argmax" for one in calibrations):
+            return {}
+        return {"decision": "threshold", "threshold": np.array([one.get("threshold") or 0.0 for one in calibrations])}
+
     def headline(self, readout: Mapping[str, float], decision: Decision) -> tuple[str, float]:
         assert decision.label is not None
         return decision.label, readout[f"p_{decision.label}"]
@@ -322,7 +328,7 @@ class Classification(Task):
     def read_target(self, row: Mapping[str, str]) -> Target:
         return self.classes[self.index(row["label"])]
 
-    def target_text(self, target: Target) -> str:
+    def target_text(self, target: Target, unit: str = "") -> str:
         return str(target)
 
     def check_readout(self, readout: Mapping[str, float]) -> None:

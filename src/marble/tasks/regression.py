@@ -32,6 +32,7 @@ from marble.tasks.base import (
     Task,
     Undefined,
     finite_scores,
+    in_unit,
     stored_column,
 )
 from marble.tasks.weighted import WeightedMetric
@@ -56,6 +57,7 @@ class Regression(Task):
     select_by: ClassVar[str] = "r2"
     tested: ClassVar[tuple[str, ...]] = ("r2", "mae")
     target_columns: ClassVar[tuple[str, ...]] = ("target",)
+    truth_name: ClassVar[str] = "true value"
     chance: ClassVar[Mapping[str, float]] = {"r2": 0.0, "pearson": 0.0, "spearman": 0.0}
 
     def __post_init__(self) -> None:
@@ -106,10 +108,19 @@ class Regression(Task):
     def sentence(self, readout: Mapping[str, float], decision: Decision) -> str:
         return f"predicted {readout[VALUE]:.4g}"
 
+    def facts(self, readout: Mapping[str, float], target: Target | None, unit: str = "") -> tuple[tuple[str, str], ...]:
+        """The predicted value; where the true one is known, also that, and by how much the first is above it."""
+        value = readout[VALUE]
+        said = ("predicted value", in_unit(f"{value:.4g}", unit))
+        if target is None:
+            return (said,)
+        error = in_unit(f"{value - number(target):+.4g}", unit)
+        return said, (self.truth_name, self.target_text(target, unit)), ("error", error)
+
     def score(self, target: str | None = None) -> Score:
         if target not in (None, VALUE):
             raise InputError(f"a regression run explains its value, not '{target}'", where="--target")
-        return Score("predicted value", lambda logits: self.mean + self.sd * logits[0])
+        return Score("predicted value", lambda logits: self.mean + self.sd * logits[0], in_unit=True)
 
     def metrics(
         self,
@@ -153,8 +164,8 @@ class Regression(Task):
         except ValueError:
             raise InputError(f"column 'target' holds {row['target']!r}, which is not a number") from None
 
-    def target_text(self, target: Target) -> str:
-        return f"{number(target):g}"
+    def target_text(self, target: Target, unit: str = "") -> str:
+        return in_unit(f"{number(target):g}", unit)
 
 
 class RegressionCriterion(Criterion):

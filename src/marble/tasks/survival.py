@@ -30,6 +30,7 @@ from marble.tasks.base import (
     Task,
     Undefined,
     finite_scores,
+    in_unit,
     outcome_arrays,
     stored_column,
 )
@@ -68,6 +69,7 @@ class Survival(Task):
     tested: ClassVar[tuple[str, ...]] = ("c_index",)
     target_columns: ClassVar[tuple[str, ...]] = ("time", "event")
     calibrated_on: ClassVar[tuple[str, ...]] = ("train",)
+    truth_name: ClassVar[str] = "outcome"
     chance: ClassVar[Mapping[str, float]] = {"c_index": 0.5}
 
     def __post_init__(self) -> None:
@@ -136,6 +138,11 @@ class Survival(Task):
     def sentence(self, readout: Mapping[str, float], decision: Decision) -> str:
         return f"risk {readout['risk']:.4g}"
 
+    def facts(self, readout: Mapping[str, float], target: Target | None, unit: str = "") -> tuple[tuple[str, str], ...]:
+        """The risk; where the follow-up is known, also that."""
+        said = ("risk", f"{readout['risk']:.4g}")
+        return (said,) if target is None else (said, (self.truth_name, self.target_text(target, unit)))
+
     def curve(self, readout: Mapping[str, float], calibration: Calibration) -> dict[float, float]:
         """Survival at the quartiles of the training patients' event times."""
         if self.loss != "cox":
@@ -165,9 +172,9 @@ class Survival(Task):
             raise InputError(f"column 'event' holds {row['event']!r}, not 0 or 1")
         return SurvivalTime(_number(row["time"]), row["event"] == "1")
 
-    def target_text(self, target: Target) -> str:
+    def target_text(self, target: Target, unit: str = "") -> str:
         time, event = self.target_cells(target)
-        return f"{time:g}, {'event' if event else 'censored'}"
+        return f"{in_unit(f'{time:g}', unit)}, {'event' if event else 'censored'}"
 
     def check_readout(self, readout: Mapping[str, float]) -> None:
         for name in self.columns[1:]:

@@ -56,7 +56,7 @@ def predictions_csv(parts: Mapping[str, Sequence[CasePrediction]], task: Task) -
         for row in predictions:
             known = task.target_cells(row.case.target.value())
             readout = [row.readout[name] for name in task.columns]
-            rows.append([part, row.case.case_id, _join(row.case.slides), *known, *readout, row.order_sd])
+            rows.append([part, row.case.case_id, join_slides(row.case.slides), *known, *readout, row.order_sd])
     return _csv(header, rows)
 
 
@@ -118,7 +118,7 @@ def find_runs(root: str | Path) -> list[Path]:
     return sorted(path.parent for path in Path(root).rglob("run.json"))
 
 
-def _join(slide_ids: Sequence[str]) -> str:
+def join_slides(slide_ids: Sequence[str]) -> str:
     """One cell of several ids; a semicolon inside an id is kept apart by a backslash."""
     return ";".join(slide_id.replace("\\", "\\\\").replace(";", "\\;") for slide_id in slide_ids)
 

@@ -16,7 +16,6 @@ from marble.heatmaps.geojson import tiles_geojson
 from marble.heatmaps.words import meaning
 from marble.heatmaps.write import sentence
 from marble.prediction import Answer, Predictor
-from marble.tasks.base import Task
 from marble.viewer.cache import ByteCache
 from marble.viewer.outlines import tissue_rings
 from marble.viewer.registry import Registry, RunEntry, SlideEntry, StoredBag
@@ -67,7 +66,7 @@ class Insight:
     def prediction(self, slide: SlideEntry, run: RunEntry) -> bytes:
         """The one prediction there is of this slide by this run."""
         found = self._explanation((slide.key, run.key, "attention", None))
-        return encoded(answer_of(found.answer))
+        return encoded(answer_of(found.answer, slide, run))
 
     def maps(self, slide: SlideEntry, run: RunEntry, mode: str, target: str | None) -> bytes:
         """One value per tile, for every level the explanation has; with the prediction and the bag they belong to."""
@@ -75,9 +74,9 @@ class Insight:
         known = self._cache.get(key)
         if known is None:
             found = self._explanation((slide.key, run.key, mode, target))
-            said = answer_of(found.answer)
+            said = answer_of(found.answer, slide, run)
             bag = self._registry.bag(slide, run).key
-            known = encoded({**maps_of(found, run.task), "prediction": said, "bag": bag})
+            known = encoded({**maps_of(found, run), "prediction": said, "bag": bag})
             self._cache.put(key, known)
         return known
 
@@ -171,13 +170,16 @@ def lattice_of(bag: Bag, *, has_picture: bool) -> dict[str, Any]:
     }
 
 
-def answer_of(answer: Answer) -> dict[str, Any]:
+def answer_of(answer: Answer, slide: SlideEntry, run: RunEntry) -> dict[str, Any]:
     """What the panel shows."""
     prediction = answer.prediction
+    stored = run.stored.get(slide.slide_id)
+    target = None if stored is None else stored.target
     return {
         "slide_id": prediction.slide_id,
         "sentence": sentence(answer),
         "label": answer.label,
+        "facts": run.task.facts(answer.readout, target, run.unit),
         "readout": answer.readout,
         "logits": prediction.logits.double().tolist(),
         "order_sd": prediction.order_sd,
@@ -190,8 +192,8 @@ def answer_of(answer: Answer) -> dict[str, Any]:
     }
 
 
-def maps_of(found: Explanation, task: Task) -> dict[str, Any]:
-    words = meaning(found, task)
+def maps_of(found: Explanation, run: RunEntry) -> dict[str, Any]:
+    words = meaning(found, run.task, run.unit)
     return {
         "mode": found.mode,
         "target": found.target,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from marble.attribution import MODES
@@ -17,9 +19,12 @@ from marble.reports.collect import collect
 from marble.reports.compare import compare
 from marble.reports.figures import all_figures
 from marble.reports.tables import caption, table_rows
+from marble.reports.together import together, together_rows
+from marble.targets import SurvivalTime, Target
 from marble.version import VERSION
 from marble.viewer.notes import MAX_CHARACTERS
-from marble.viewer.registry import Experiment, Registry, RunEntry, SlideEntry, StoredPrediction
+from marble.viewer.registry import Experiment, Registry, RunEntry, SlideEntry
+from marble.viewer.stored import StoredPrediction, said_together
 from marble.viewer.tiles import top_zoom
 
 
@@ -35,6 +40,20 @@ class Group:
     def is_marble(self) -> bool:
         return bool(self.runs[0].record["model"]["name"] == "marble")
 
+    @property
+    def unit(self) -> str:
+        """Of the numbers it predicts; risks and probabilities have none."""
+        run = self.runs[0]
+        return run.unit if any(said.miss is not None for said in run.stored.values()) else ""
+
+    def said_of(self, slide_id: str) -> StoredPrediction | None:
+        """What the runs say together that held the slide out; else the one that validated on it, or trained."""
+        mine = [(run.stored[slide_id], run.record["calibration"]) for run in self.runs if slide_id in run.stored]
+        held_out = [one for one in mine if one[0].part == "test"]
+        if len(held_out) > 1:
+            return said_together(self.runs[0].task, held_out)
+        return min((one for one, _ in mine), key=lambda one: ("test", "val", "train").index(one.part), default=None)
+
 
 @dataclass(frozen=True)
 class Results:
@@ -43,6 +62,7 @@ class Results:
     header: list[str]
     rows: list[list[str]]
     caption: str
+    together: tuple[list[str], list[list[str]]] | None  # header and rows of the repeats as one
     figures: dict[str, tuple[str, bytes]] = field(repr=False)  # stem -> caption, PNG
 
 
@@ -78,7 +98,9 @@ class Pages:
             names={key: one.name for key, one in self._registry.experiments.items()},
             spans=[(one.name, sum(group.experiment == one.key for group in groups)) for one in experiments],
             rows=rows,
-            truths=sorted({slide.truth for slide in self._registry.slides.values()} - {""}),
+            truths=sorted({slide.truth for slide in self._registry.slides.values() if slide.is_labelled}),
+            truth_name=_truth_name(self._registry.slides.values()),
+            misses=_far_off(rows),
             predictions=sorted({said["text"] for row in rows for said in row["said"] if said["label"]}),
             experiments=experiments,
         )
@@ -132,16 +154,13 @@ class Pages:
         return f"{experiment}: {group.model}"
 
     def _case(self, slide: SlideEntry, groups: list[Group]) -> dict[str, Any]:
-        """A row of the list: per model, what the run said that was tested on this slide (or validated, or trained)."""
-        said = []
-        for group in groups:
-            mine = [run.stored[slide.slide_id] for run in group.runs if slide.slide_id in run.stored]
-            first = min(mine, key=lambda one: ("test", "val", "train").index(one.part), default=None)
-            said.append(_said(first))
+        """A row of the list: what each model says of the slide."""
+        said = [_said(group.said_of(slide.slide_id)) for group in groups]
         return {
             "slide": slide,
             "said": said,
             "wrong": any(one["wrong"] for one in said),
+            "truth_number": _number_of(slide.target),
             "thumbnail": _thumbnail(slide),
         }
 
@@ -166,7 +185,9 @@ def _make(experiment: Experiment) -> Results:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", bbox_inches="tight", dpi=140, metadata={"Software": None})
         figures[stem] = (text, buffer.getvalue())
-    return Results(header, rows, caption(comparison), figures)
+    pooled = together(comparison.results)
+    both = together_rows(comparison.results, pooled) if pooled else None
+    return Results(header, rows, caption(comparison), both, figures)
 
 
 def _offered(group: Group, slide: SlideEntry) -> list[dict[str, str]]:
@@ -181,18 +202,58 @@ def _offered(group: Group, slide: SlideEntry) -> list[dict[str, str]]:
 
 
 def _said(stored: StoredPrediction | None) -> dict[str, Any]:
-    """A cell of the list: the words, the number they are sorted by, how sure, and whether it was wrong."""
+    """A cell of the list: the words, the number they are sorted by, how sure, whether wrong or how far off."""
     if stored is None:
-        return {"text": "", "number": "", "sure": "", "part": "", "wrong": False, "label": False}
+        return {
+            "text": "",
+            "small": "",
+            "number": "",
+            "sure": "",
+            "part": "",
+            "wrong": False,
+            "label": False,
+            "miss": "",
+        }
     called = stored.predicted is not None
     return {
         "text": stored.text,
+        "small": _beside(stored),
         "number": f"{stored.number:.3f}" if called else repr(stored.number),
         "sure": repr(stored.number) if called else "",
         "part": "" if stored.part == "test" else PARTS[stored.part],
         "wrong": stored.wrong,
         "label": called,
+        "miss": "" if stored.miss is None else repr(abs(stored.miss)),
     }
+
+
+def _beside(stored: StoredPrediction) -> str:
+    """What stands small behind the prediction: how sure, how far the repeats lie apart, how far off."""
+    words = [f"{stored.number:.3f}"] if stored.predicted is not None else []
+    if stored.members > 1:
+        words.append(f"± {stored.sd:.2g} ({stored.members} repeats)")
+    if stored.miss is not None:
+        words.append(f"error {stored.miss:+.3g}")
+    return " ".join(words)
+
+
+def _number_of(target: Target | None) -> str:
+    """What a column of truths is sorted by where they are numbers or times."""
+    if isinstance(target, SurvivalTime):
+        return repr(target.time)
+    return repr(target) if isinstance(target, float) else ""
+
+
+def _truth_name(slides: Iterable[SlideEntry]) -> str:
+    """What the column of truths is called: as its task calls them; of several tasks, the most general word."""
+    names = {slide.truth_name for slide in slides if slide.truth}
+    return names.pop() if len(names) == 1 else "label"
+
+
+def _far_off(rows: list[dict[str, Any]]) -> list[str]:
+    """Errors of predicted numbers to filter by: one half, and one tenth, are that large or larger."""
+    sizes = [float(said["miss"]) for row in rows for said in row["said"] if said["miss"] and not said["part"]]
+    return [f"{size:.3g}" for size in np.quantile(sizes, (0.5, 0.9))] if sizes else []
 
 
 def _thumbnail(slide: SlideEntry) -> str:

@@ -19,11 +19,13 @@ from marble.errors import BagError, InputError
 from marble.extract.source import find_slides, name_clashes
 from marble.identifiers import slide_id_of
 from marble.reports.cases import key_of
+from marble.targets import Target
 from marble.tasks.base import Task
 from marble.training.job import TaskSpec
 from marble.training.membership import Members
 from marble.training.results import find_runs, read_cases, read_run
 from marble.training.run import Run
+from marble.viewer.stored import StoredPrediction, stored_predictions
 
 __all__ = [
     "Experiment",
@@ -35,29 +37,6 @@ __all__ = [
     "build_registry",
     "key_of",
 ]
-
-__all__ = [
-    "Experiment",
-    "Registry",
-    "RunEntry",
-    "SlideEntry",
-    "StoredBag",
-    "StoredPrediction",
-    "build_registry",
-    "key_of",
-]
-
-
-@dataclass(frozen=True)
-class StoredPrediction:
-    """What a run said of a slide's case when it was evaluated."""
-
-    part: str
-    readout: dict[str, float]
-    predicted: str | None  # None for a task that calls no class
-    text: str
-    number: float
-    wrong: bool
 
 
 @dataclass(frozen=True)
@@ -78,6 +57,11 @@ class RunEntry:
     @property
     def task(self) -> Task:
         return Run(self.folder, self.record).task
+
+    @property
+    def unit(self) -> str:
+        """Of the number it predicts, or of survival times; empty if nobody said."""
+        return str(self.record["about"].get("unit", ""))
 
     @property
     def repeat(self) -> int:
@@ -132,6 +116,13 @@ class SlideEntry:
     bags: tuple[StoredBag, ...]
     case_id: str = ""
     truth: str = ""
+    truth_name: str = "label"  # what such a truth is called
+    target: Target | None = None
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether its truth is a class."""
+        return bool(self.truth) and self.truth_name == "label"
 
     @property
     def tiles(self) -> tuple[int, ...]:
@@ -193,7 +184,7 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
     entries = [
         SlideEntry(
             key_of("slide", slide_id), slide_id, files.get(slide_id), tuple(bags.get(slide_id, ())),
-            *truths.get(slide_id, ("", "")),
+            *truths.get(slide_id, ("", "", "label", None)),
         )
         for slide_id in sorted({*bags, *truths})
     ]  # fmt: skip
@@ -217,32 +208,22 @@ def _runs(folders: Iterable[Path]) -> tuple[dict[str, Experiment], dict[str, Run
                 folder,
                 records[folder],
                 experiment.key,
-                _stored_predictions(folder, records[folder]),
+                stored_predictions(folder, records[folder]),
             )
             runs[entry.key] = entry
     return experiments, runs
 
 
-def _stored_predictions(folder: Path, record: dict[str, Any]) -> dict[str, StoredPrediction]:
-    task = TaskSpec.parse(record["task"], where=folder).build()
-    found = {}
-    for case in read_cases(folder, task):
-        decision = task.decide(case.readout, record["calibration"])
-        text, number = task.headline(case.readout, decision)
-        wrong = task.is_wrong(case.target, decision)
-        for slide_id in case.slide_ids:
-            found[slide_id] = StoredPrediction(case.part, case.readout, decision.label, text, number, wrong)
-    return found
-
-
-def _truths(folders: Iterable[Path]) -> dict[str, tuple[str, str]]:
-    """(case, truth) by slide id, as the runs' predictions tell it."""
-    found: dict[str, tuple[str, str]] = {}
+def _truths(folders: Iterable[Path]) -> dict[str, tuple[str, str, str, Target | None]]:
+    """(case, truth in words, what that is called, truth) by slide id, as the runs' predictions tell it."""
+    found: dict[str, tuple[str, str, str, Target | None]] = {}
     for folder in folders:
-        task = TaskSpec.parse(read_run(folder)["task"], where=folder).build()
+        record = read_run(folder)
+        task, unit = TaskSpec.parse(record["task"], where=folder).build(), str(record["about"].get("unit", ""))
         for case in read_cases(folder, task):
+            known = case.case_id, task.target_text(case.target, unit), task.truth_name, case.target
             for slide_id in case.slide_ids:
-                found.setdefault(slide_id, (case.case_id, task.target_text(case.target)))
+                found.setdefault(slide_id, known)
     return found
 
 

@@ -7,19 +7,21 @@ const rows = [...body.rows];
 const value = (id) => document.getElementById(id)?.value ?? "";
 const FIRST_MODEL = 4;
 
-// whether any of the models asked for said what the filters ask for, with that outcome and that confidence
+// whether any of the models asked for said what the filters ask for: a class, with that outcome and that confidence, or a
+// number that is so far off
 function saidSo(row) {
-  const wanted = { said: value("prediction"), error: value("outcome") };
-  const [least, most] = value("confidence") ? value("confidence").split(" ").map(Number) : [0, 1];
-  if (!wanted.said && !wanted.error && !value("confidence")) return true;
+  const wanted = { said: value("prediction"), error: value("outcome"), sure: value("confidence"), miss: value("miss") };
+  const ofClasses = wanted.said || wanted.error || wanted.sure;
+  if (!ofClasses && !wanted.miss) return true;
+  const [least, most] = wanted.sure ? wanted.sure.split(" ").map(Number) : [0, 1];
   const cells = value("model") ? [row.cells[FIRST_MODEL + Number(value("model"))]] : [...row.cells].slice(FIRST_MODEL, -1);
   return cells.some(
     ({ dataset }) =>
-      dataset.said &&
+      (!ofClasses || dataset.said) &&
       (!wanted.said || dataset.said === wanted.said) &&
       (!wanted.error || dataset.error === wanted.error) &&
-      Number(dataset.sure) >= least &&
-      Number(dataset.sure) <= most,
+      (!wanted.sure || (Number(dataset.sure) >= least && Number(dataset.sure) <= most)) &&
+      (!wanted.miss || Number(dataset.miss ?? -1) >= Number(wanted.miss)),
   );
 }
 

@@ -1,4 +1,4 @@
-// The prediction panel: probabilities or a survival curve, and how sure the model is of its order.
+// The prediction panel: probabilities, a predicted number or a survival curve, and how sure the model is of its order.
 
 export function showPrediction(box, option, said) {
   const heading = text("h3", option.textContent);
@@ -7,12 +7,20 @@ export function showPrediction(box, option, said) {
   const chances = Object.entries(said.readout).filter(([key]) => key.startsWith("p_"));
   for (const [key, value] of chances) box.append(chance(key.slice(2), value, key.slice(2) === said.label));
   if (said.label !== null) box.append(text("p", `predicted ${said.label} (${said.rule})`));
-  if (!chances.length) box.append(text("p", said.sentence));
+  if (said.facts.length) box.append(facts(said.facts));
+  else if (!chances.length) box.append(text("p", said.sentence));
   if (said.curve.length) box.append(curve(said.curve));
   const orders = said.orders > 1 ? `SD of the logit over ${said.orders} orders: ${said.order_sd.toPrecision(2)}` : "does not depend on the order of tiles";
   box.append(text("p", orders, "soft"));
   for (const warning of said.warnings) box.append(text("p", warning, "warning"));
   box.dataset.readout = JSON.stringify(said.readout);
+}
+
+function facts(rows) {
+  const list = document.createElement("dl");
+  list.className = "facts";
+  for (const [name, words] of rows) list.append(text("dt", name), text("dd", words));
+  return list;
 }
 
 function chance(name, value, chosen) {
