@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from marble import files
 from marble.bags.bag import Bag
-from marble.bags.store import BagRecord, BagStore
+from marble.bags.store import BagRecord, BagStore, read_record
+from marble.bags.survey import survey
 from marble.compute import Done, Executor, Failed, Inline, Processes, tell
 from marble.errors import BagError, InputError, SlideError
 from marble.models.base import BagModel
@@ -235,14 +236,13 @@ def _found_at(path: Path, run: Run) -> Iterator[Path | tuple[str, BagStore | Exc
 
     try:
         if path.suffix == ".safetensors" and not path.is_dir():
-            store = BagStore(path.parent)
-            known = {store.bag_path(slide_id): slide_id for slide_id in store.slide_ids()}
-            if path not in known:
+            store, known = BagStore(path.parent), path.with_suffix(".json")
+            if not known.exists() or store.bag_path(slide_id := read_record(known).slide_id).name != path.name:
                 raise InputError("no record beside this bag says that it is whole", where=path, hint="Extract it again")
-            yield known[path], store
+            yield slide_id, store
         elif path.is_dir() and BagStore.any_at(path):
             store = BagStore.find(path, like=run.provenance)
-            yield from ((slide_id, store) for slide_id in store.slide_ids())
+            yield from ((slide_id, error or store) for slide_id, error in survey(store))
         elif path.is_dir():
             try:
                 yield from slides_in([path])

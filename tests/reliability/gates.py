@@ -38,8 +38,7 @@ class Gate:
 HERE = "tests/reliability"
 SLIDES = (
     Gate("A1", "Damaged slides among good ones: each has a final status, good bags are those of a clean run", 200,
-         (f"{HERE}/test_extract_mutants.py::test_two_hundred_mutants_and_ten_good_slides",
-          f"{HERE}/test_folders.py")),
+         (f"{HERE}/test_extract_mutants.py::test_two_hundred_mutants_and_ten_good_slides",)),
     Gate("A2", "A manifest of hashes refuses damaged slides before they are decoded", 200,
          (f"{HERE}/test_extract_mutants.py::test_a_manifest_refuses_every_mutant_before_it_is_decoded",
           "tests/extract/test_source.py::test_an_expected_hash_is_compared_before_anything_else"),
@@ -76,6 +75,8 @@ SLIDES = (
          ("tests/slides/readers/test_preflight.py::test_any_damage_is_refused_or_passes",
           "tests/slides/readers/test_codestream.py::test_any_bytes_are_answered", "tests/cohorts/test_fuzz.py"),
          lacks="drawn by hypothesis, not guided by coverage"),
+    Gate("A11", "Random folders through every verb of a study: what is bad is named, the rest is as if alone", 200,
+         (f"{HERE}/test_folders.py", f"{HERE}/test_any_verb.py")),
 )  # fmt: skip
 
 BAGS = (

@@ -20,6 +20,7 @@ from marble import files
 from marble.bags.bag import Bag
 from marble.bags.provenance import Geometry
 from marble.bags.store import BagStore, file_stem
+from marble.bags.survey import survey
 from marble.errors import BagError, InputError, MarbleError
 from marble.interchange.hdf5 import Array
 from marble.version import VERSION
@@ -34,16 +35,18 @@ def export_store(store: Path, out: Path, failed: list[tuple[str, str]] | None = 
     A bag that cannot be exported is put into `failed` with its reason, if that is given, and the rest goes on.
     """
     bags = BagStore.find(store)
-    slides = bags.slide_ids()
+    slides = list(survey(bags))
     if not slides:
         raise InputError("no bags to export", where=store, hint="Make them with `marble extract` or `marble import`")
-    for slide_id in slides:
+    for slide_id, error in slides:
         try:
+            if error is not None:
+                raise error
             yield from _export(bags.load(slide_id), out, bags.bag_path(slide_id))
-        except MarbleError as error:
+        except MarbleError as reason:
             if failed is None:
                 raise
-            failed.append((slide_id, str(error)))
+            failed.append((slide_id, str(reason)))
 
 
 def _export(bag: Bag, out: Path, where: Path) -> Iterator[Path]:

@@ -1,0 +1,30 @@
+"""What is in a store, slide by slide: a file that cannot be trusted is named, and hides no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from marble.bags.store import BagStore, file_stem, read_record
+from marble.errors import IntegrityError, MarbleError
+
+
+def survey(store: BagStore) -> Iterator[tuple[str, MarbleError | None]]:
+    """Every slide that has a bag, with None; and whatever else is there in the place of one, with what is wrong."""
+    known = set()
+    for path in sorted(store.root.glob("*.json")):
+        if path.name == "store.json":
+            continue
+        known.add(path.stem)
+        try:
+            record = read_record(path)
+            if file_stem(record.slide_id) != path.stem:
+                raise IntegrityError(f"record belongs to slide '{record.slide_id}'", where=path)
+        except MarbleError as error:
+            yield path.stem, error
+        else:
+            if record.status == "ok":
+                yield record.slide_id, None
+    for path in sorted(store.root.glob("*.safetensors")):
+        if path.stem not in known:
+            what = "no record says that this bag is whole"
+            yield path.stem, IntegrityError(what, where=path, hint="Extract the slide again")
