@@ -58,14 +58,14 @@ EFFECT: dict[Signal, dict[Strength, float]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Tiles:
+class TissueTiles:
     """The tiles one part is made of, by level and by whether they are of the marked kind."""
 
     coarse: tuple[Tensor, Tensor]  # (n, D) not marked, marked
     fine: tuple[Tensor, Tensor]
 
 
-def take_apart(store: BagStore, tissue: Mapping[str, tuple[str, bool]], seed: int) -> dict[str, Tiles]:
+def take_apart(store: BagStore, tissue: Mapping[str, tuple[str, bool]], seed: int) -> dict[str, TissueTiles]:
     """Tiles for every part from `tissue` {slide: (patient, of the marked kind)}, patients in one part each.
 
     Patients are dealt at random until every part has enough of everything.
@@ -87,7 +87,7 @@ def take_apart(store: BagStore, tissue: Mapping[str, tuple[str, bool]], seed: in
             for kind in level
         )
         if enough:
-            return {part: Tiles(_joined(coarse), _joined(fine)) for part, (coarse, fine) in parts.items()}
+            return {part: TissueTiles(_joined(coarse), _joined(fine)) for part, (coarse, fine) in parts.items()}
     raise InputError(
         f"{len(patients)} patients cannot be dealt so that every part has {LEAST[0]} coarse and {LEAST[1]} fine tiles "
         "of either kind",
@@ -95,7 +95,7 @@ def take_apart(store: BagStore, tissue: Mapping[str, tuple[str, bool]], seed: in
     )
 
 
-def compose(slide_id: str, signal: Signal, severity: float, effect: float, tiles: Tiles, seed: int) -> Bag:
+def compose(slide_id: str, signal: Signal, severity: float, effect: float, tiles: TissueTiles, seed: int) -> Bag:
     """One bag; `severity` 0 and 1 are the two classes, or anything between for survival."""
     rng = generator(seed, slide_id, "composed")
     count, children = SIDE * SIDE, RATIO * RATIO
