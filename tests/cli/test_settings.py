@@ -137,7 +137,8 @@ CHOICES = """
 cohort = { path = "synthetic:cross-scale", patients = 12 }
 task = "classification"
 decision = "threshold"
-positive = "%s"
+positive = "negative"
+unit = "months"
 models = [{ name = "mean" }]
 baselines = []
 
@@ -182,7 +183,7 @@ OF_THE_DATA = {"name", "classes", "target_mean", "target_sd"}
 
 def test_every_choice_of_a_recipe_and_a_task_is_a_key_of_an_experiment(tmp_path: Path) -> None:
     path = tmp_path / "choices.toml"
-    path.write_text(CHOICES % "negative")
+    path.write_text(CHOICES)
     job = Experiment.load(path).plan(tmp_path / "runs")[0].job
     said = tomllib.loads(path.read_text())
     said |= said.pop("train")

@@ -50,7 +50,7 @@ class Threads(NamedTuple):
     """The threads that read and encode, and how many they are."""
 
     pool: ThreadPoolExecutor
-    count: int
+    number: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ def encode_level(
         return read_block(slide, block, px, encoder.input_px, encoder.fit, allow_upsample=pyramid.upsampled, look=look)
 
     def whole_tiles() -> Iterator[Batch]:
-        for cut in in_order(threads.pool, read, wanted_blocks, ahead=threads.count + 1):
+        for cut in in_order(threads.pool, read, wanted_blocks, ahead=threads.number + 1):
             missing[cut.missing] = True
             chosen = keep[cut.tiles]
             if quality is not None and cut.looks is not None:
@@ -136,7 +136,7 @@ def encode_level(
 def _encoding_pool(encoder: Encoder, threads: Threads) -> Iterator[tuple[ThreadPoolExecutor, int]]:
     """Who calls the encoder, and how far ahead: on a CPU the threads that read; else one feeder for each device."""
     if encoder.feeders is None:
-        yield threads.pool, threads.count + 1
+        yield threads.pool, threads.number + 1
         return
     with ThreadPoolExecutor(encoder.feeders, thread_name_prefix="marble-feeder") as feeding:
         yield feeding, 2 * encoder.feeders + 1
