@@ -6,6 +6,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   ?= demo-out
 JOBS   ?= 2
+# pip does not compile what it installs here (seconds saved on a machine that runs one command), so the first process
+# that imports a module keeps its byte code. Where the environment forbids that, every start would cost seconds more.
+export PYTHONDONTWRITEBYTECODE :=
 OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 
 # The usual options but for the fixed order.

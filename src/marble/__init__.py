@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from marble.attribution import explain
     from marble.bags.bag import Bag, Level
     from marble.bags.store import BagStore
-    from marble.cohorts import Cohort, Split, read_cohort
+    from marble.cohorts import Cohort, Split, TableSpec, read_cohort
     from marble.door import Run, fit
     from marble.encoders import load_encoder
     from marble.errors import MarbleError
     from marble.estimators import MarbleClassifier, MarbleRegressor, MarbleSurvival
     from marble.experiment import Experiment
-    from marble.extract import extract_slide
+    from marble.extract import SlideFacts, extract_slide
     from marble.models import MODELS, BagModel, Output, build, list_models
     from marble.models.inference import Prediction
     from marble.prediction import Answer, Predictor, predict
@@ -47,8 +47,10 @@ _HOME = {
     "Predictor": "marble.prediction",
     "Run": "marble.door",
     "Slide": "marble.slides.slide",
+    "SlideFacts": "marble.extract",
     "Split": "marble.cohorts",
     "SurvivalTime": "marble.targets",
+    "TableSpec": "marble.cohorts",
     "build": "marble.models",
     "explain": "marble.attribution",
     "extract_slide": "marble.extract",
@@ -77,8 +79,10 @@ __all__ = [
     "Predictor",
     "Run",
     "Slide",
+    "SlideFacts",
     "Split",
     "SurvivalTime",
+    "TableSpec",
     "__version__",
     "build",
     "explain",

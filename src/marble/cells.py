@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+#: how many tiles of a level may lie side by side in one of the level above
+MAX_RATIO = 64
+
 
 def cell_boxes(cells: npt.NDArray[Any], extent: int, l0_origin_px: Sequence[int]) -> npt.NDArray[np.int64]:
     """(T, 4) x, y, width, height in level-0 pixels of cells (T, 2) of row and column."""

@@ -16,9 +16,9 @@ from marble.errors import InputError
 from marble.prediction import Answer, Predictor
 from marble.tasks.base import Decision
 from marble.tasks.pooling import pool
-from marble.training.membership import NEW, PARTS, Membership
+from marble.training.membership import BY_DOUBT, NEW, Membership
 from marble.training.results import find_runs, read_run
-from marble.training.run import Run
+from marble.training.run_folder import RunFolder
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ def _model(record: dict[str, Any]) -> str:
     return f"{about.get('model', record['model']['name'])} {about.get('variant', '')}".strip()
 
 
-def _require_alike(first: Run, other: Run) -> None:
+def _require_alike(first: RunFolder, other: RunFolder) -> None:
     for what, ours, theirs in (
         ("task", first.task.name, other.task.name),
         ("classes", list(first.task.class_names), list(other.task.class_names)),
@@ -115,7 +115,7 @@ def _require_alike(first: Run, other: Run) -> None:
 
 def _worst(memberships: Sequence[Membership]) -> Membership:
     """The most doubtful of the members' parts, and how many share it."""
-    for part in PARTS:
+    for part in BY_DOUBT:
         mine = [one for one in memberships if one.part == part]
         if mine:
             count = f", in {len(mine)} of {len(memberships)} members" if len(memberships) > 1 else ""

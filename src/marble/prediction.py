@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from marble import files
 from marble.bags.bag import Bag
-from marble.bags.store import BagRecord, BagStore, read_record
+from marble.bags.record import BagRecord, read_record
+from marble.bags.store import BagStore
 from marble.bags.survey import survey
 from marble.compute import Done, Executor, Failed, Inline, Processes, tell
 from marble.errors import BagError, InputError, SlideError
@@ -32,7 +33,7 @@ from marble.models.routing import check_budget
 from marble.tasks.base import Decision
 from marble.training.membership import Membership
 from marble.training.routing import Routing, read_routing
-from marble.training.run import Run
+from marble.training.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from marble.extract import ExtractSpec, Machine
@@ -80,9 +81,9 @@ class Predictor:
     """
 
     def __init__(
-        self, run: str | Path | Run, *, device: str = "cpu", routed: bool = False, budget: float | None = None
+        self, run: str | Path | RunFolder, *, device: str = "cpu", routed: bool = False, budget: float | None = None
     ) -> None:
-        self.run = run if isinstance(run, Run) else Run.open(run)
+        self.run = run if isinstance(run, RunFolder) else RunFolder.open(run)
         self.task = self.run.task
         self.model: BagModel = self.run.model(device)
         self.orders = int(self.run.record["orders"])
@@ -205,7 +206,7 @@ def _opened(folder: Path, budget: float) -> Predictor:
 
 def bags_of(
     sources: Iterable[str | Path],
-    run: Run,
+    run: RunFolder,
     options: SlideOptions | None = None,
     routing: Routing | None = None,
     *,
@@ -230,7 +231,7 @@ def bags_of(
                 yield one[0], one[1]
 
 
-def _found_at(path: Path, run: Run) -> Iterator[Path | tuple[str, BagStore | Exception]]:
+def _found_at(path: Path, run: RunFolder) -> Iterator[Path | tuple[str, BagStore | Exception]]:
     """What a source holds: slide files, and bags by their id and store."""
     from marble.extract import slides_in
 
@@ -274,7 +275,7 @@ class _SlideJob:
 
 def _prepared(
     slides: Sequence[Path],
-    run: Run,
+    run: RunFolder,
     options: SlideOptions,
     routing: Routing | None,
     executor: Executor,
@@ -307,7 +308,7 @@ def _prepared(
         shutil.rmtree(job.folder, ignore_errors=True)  # the bag stays mapped
 
 
-def _settings(run: Run, options: SlideOptions) -> ExtractSpec:
+def _settings(run: RunFolder, options: SlideOptions) -> ExtractSpec:
     from marble.extract import ExtractSpec
 
     settings = run.record["bags"].get("notes", {}).get("extract")
@@ -324,16 +325,14 @@ def _settings(run: Run, options: SlideOptions) -> ExtractSpec:
 def _prepare(
     job: _SlideJob, *, spec: ExtractSpec, options: SlideOptions, machine: Machine, chooser: RunChooser | None
 ) -> BagRecord:
-    from marble.extract import extract_slide
+    from marble.extract import SlideFacts, extract_slide
 
     outlines = options.outlines
     if outlines is not None and outlines.is_dir():
         outlines = outlines / f"{job.path.stem}.geojson"
     # Hashed, so that a slide of the training part is known again under any name.
-    return extract_slide(
-        job.path, spec, job.folder, machine=machine, mpp=options.mpp, outlines=outlines,
-        hash_source=job.path.is_file(), chooser=chooser, on_progress=tell,
-    )  # fmt: skip
+    facts = SlideFacts(mpp=options.mpp, outlines=outlines, hash_source=job.path.is_file())
+    return extract_slide(job.path, spec, job.folder, facts=facts, machine=machine, chooser=chooser, on_progress=tell)
 
 
 def _made(ended: Done[_SlideJob, BagRecord] | Failed[_SlideJob], store: BagStore) -> Bag | Exception:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -30,3 +30,6 @@ class SurvivalTime:
 
 #: a class; a time under observation; or, for regression, a finite number
 Target: TypeAlias = str | SurvivalTime | float
+
+#: the kinds of targets a cohort can have, each by the name of the plainest task over it
+TargetKind: TypeAlias = Literal["classification", "survival", "regression"]

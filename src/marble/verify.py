@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from marble import files
-from marble.bags import store as bag_store
-from marble.bags.store import BagStore, file_stem
+from marble.bags.record import file_stem, has_checksum, read_record
+from marble.bags.store import BagStore, forget
 from marble.errors import InputError, IntegrityError, MarbleError
 from marble.training import routing
 from marble.training.results import find_runs, read_predictions, read_run
@@ -42,16 +42,16 @@ def _verify_store(store: BagStore, verdict: Verdict) -> None:
     for path in sorted(store.root.glob("*.json")):
         verdict.checked += 1
         try:
-            unsealed += not bag_store.has_checksum(path)
+            unsealed += not has_checksum(path)
             if path.name == "store.json":
                 store.common()
                 continue
-            record = bag_store.read_record(path)
+            record = read_record(path)
             known.add(path.stem)
             if file_stem(record.slide_id) != path.stem:
                 raise IntegrityError(f"record belongs to slide '{record.slide_id}'", where=path)
             if record.status == "ok":
-                bag_store.forget(store.bag_path(record.slide_id))  # trust nothing that was checked before
+                forget(store.bag_path(record.slide_id))  # trust nothing that was checked before
                 store.load(record.slide_id)
         except Exception as error:  # whatever is wrong with a file, it is named and the rest is looked at
             known.add(path.stem)

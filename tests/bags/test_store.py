@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from marble.bags import Bag, BagStore, EncoderIdentity, Provenance
 from marble.bags import store as store_module
-from marble.bags.store import file_stem
+from marble.bags.record import file_stem
 from marble.errors import BagError, IntegrityError, MarbleError
 from tests.bags.making import random_bag
 

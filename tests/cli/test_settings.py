@@ -17,11 +17,14 @@ import marble
 from marble.bags.store import BagStore
 from marble.cli import assemble, slide_options
 from marble.errors import SpecError
-from marble.experiment import ExperimentSpec
+from marble.experiment import Experiment, ExperimentSpec
 from marble.extract import ExtractSpec, Machine
 from marble.heatmaps.write import HeatmapSpec
+from marble.interchange import ImportSpec
+from marble.models import Recipe
 from marble.specs import Spec, read_toml
 from marble.synthetic.slides import write_slide
+from marble.training.job import TaskSpec
 from tests.cli.commands import marble as run
 
 #: specs that the program writes for itself; no user sets them
@@ -85,27 +88,19 @@ def test_every_setting_of_an_extraction_by_set_and_by_file(key: str, value: Any,
     path = tmp_path / "spec.toml"
     path.write_text(FULL.to_toml())
     assert read_toml(path) == tomllib.loads(FULL.to_toml())
-    given: dict[str, Any] = {
-        "magnifications": None,
-        "mpp": None,
-        "tile_px": None,
-        "coverage": None,
-        "allow_upsample": None,
-    }
-    said = slide_options.settings(path, [f"{key}={json.dumps(value)}"], **given)
+    given = slide_options.LatticeFlags()
+    said = slide_options.settings(path, [f"{key}={json.dumps(value)}"], given)
     assert slide_options.extract_spec(said, path) == FULL  # the key exists, and its value is what it was
     with pytest.raises(SpecError, match="unknown key"):
-        slide_options.extract_spec(slide_options.settings(path, [f"{key}x=1"], **given), path)
+        slide_options.extract_spec(slide_options.settings(path, [f"{key}x=1"], given), path)
 
 
 def test_flags_win_over_set_and_set_over_the_file(tmp_path: Path) -> None:
     path = tmp_path / "spec.toml"
     path.write_text(FULL.to_toml())
-    given: dict[str, Any] = {"mpp": None, "coverage": "0.5", "allow_upsample": True, "magnifications": "2.5,10"}
+    given = slide_options.LatticeFlags(magnifications="2.5,10", tile_px=128, coverage="0.5", allow_upsample=True)
     pairs = ["batch=3", "pyramid.tile_px=64", "tissue.pen_marks=false", "dtype=float32"]
-    spec = slide_options.extract_spec(
-        slide_options.settings(path, pairs, tile_px=128, encoder="lite0", batch=7, **given), path
-    )
+    spec = slide_options.extract_spec(slide_options.settings(path, pairs, given, "lite0", batch=7), path)
     assert spec.pyramid.magnifications == (2.5, 10)
     assert spec.pyramid.coverage == (0.5, 0.5)
     assert (spec.pyramid.tile_px, spec.batch, spec.tissue.pen_marks, spec.dtype) == (128, 7, False, "float32")
@@ -131,6 +126,81 @@ def _options(verb: str) -> set[str]:
     return set(command.callback.__annotations__)
 
 
-def test_machine_and_heatmap_settings_are_flags() -> None:
+def test_settings_of_machines_heatmaps_and_imports_are_flags() -> None:
     assert {field.name for field in fields(Machine)} <= _options("extract")
     assert {field.name for field in fields(HeatmapSpec)} <= _options("heatmap")
+    assert {field.name for field in fields(ImportSpec)} <= _options("import")
+
+
+#: a choice of every kind that an experiment can make, none of them the default
+CHOICES = """
+cohort = { path = "synthetic:cross-scale", patients = 12 }
+task = "classification"
+decision = "threshold"
+positive = "negative"
+unit = "months"
+models = [{ name = "mean" }]
+baselines = []
+
+[train]
+recipe = "common"
+standardise = true
+optimizer = "lookahead-adam"
+lr = 1e-3
+betas = [0.8, 0.9]
+weight_decay = 0.5
+decay_exempt = false
+schedule = "multistep"
+lr_min = 1e-6
+milestones = [2, 3]
+gamma = 0.5
+plateau_patience = 2
+warmup = 1
+epochs = 4
+patience = 3
+patience_from = 2
+select_by = "loss"
+choose_from = 2
+accumulate = 2
+accumulate_by = "sum"
+clip = 2.0
+clip_per_group = true
+sampling = "weighted"
+ema = 0.5
+precision = "bfloat16"
+class_loss = "bernoulli"
+side_label_smoothing = 0.1
+survival_loss = "nll"
+bins = 6
+risk_set = "group"
+group = 8
+regression_loss = "huber"
+class_weights = "balanced"
+"""
+#: what the cohort says, and the fit
+OF_THE_DATA = {"name", "classes", "target_mean", "target_sd"}
+
+
+def test_every_choice_of_a_recipe_and_a_task_is_a_key_of_an_experiment(tmp_path: Path) -> None:
+    path = tmp_path / "choices.toml"
+    path.write_text(CHOICES)
+    job = Experiment.load(path).plan(tmp_path / "runs")[0].job
+    said = tomllib.loads(path.read_text())
+    said |= said.pop("train")
+    for field in fields(Recipe):
+        default, value = getattr(Recipe(), field.name), getattr(job.recipe, field.name)
+        assert value != default, field.name
+        assert value == (tuple(said[field.name]) if isinstance(value, tuple) else said[field.name])
+    for name, about in TaskSpec.model_fields.items():
+        if name not in OF_THE_DATA:
+            assert getattr(job.task, name) != about.default, name
+            assert getattr(job.task, name) == said[name]
+
+
+def test_a_task_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text('cohort = "a.csv"\ntask = "clasification"\nmodels = [{ name = "mean" }]\n')
+    refused = run("run", path, "--out", tmp_path / "runs")
+    assert refused.code == 2
+    assert "task: unknown task 'clasification'; did you mean 'classification'?" in refused.err
+    assert "Valid: classification, survival, regression" in refused.err

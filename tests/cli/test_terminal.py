@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from marble.cli import terminal
+from marble.synthetic.slides import write_slide
+from tests.cli.commands import marble as run
 
 HEADER = ["Model", "AUC", "Accuracy", "p (AUC)", "Recipe", "Parameters"]
 ROWS = [
@@ -53,6 +58,22 @@ def test_a_long_item_says_where_it_is_now_and_then(capsys: pytest.CaptureFixture
         "[0/3] under way: a: 60 of 70 tiles",
         "[1/3] a: ok",
     ]
+
+
+def test_extract_says_how_far_a_slide_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the command: what a worker tells of its tiles reaches the line of its slide."""
+    monkeypatch.setattr(terminal, "QUIET_S", 0)
+    write_slide(tmp_path / "a.tiff", (1536, 1280), mpp=0.5, seed=1)
+    words = ("--magnifications", "5,20", "--encoder", "colour", "--batch", 8)
+    ended = run("extract", tmp_path / "a.tiff", "--store", tmp_path / "bags", *words)
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    done = [
+        int(found[1]) for line in lines if (found := re.search(r"^\[0/1\] under way: a: (\d+) of \d+ tiles, ", line))
+    ]
+    assert len(done) > 2
+    assert done == sorted(done)
+    assert any(line.startswith("[1/1] a: ok, ") for line in lines)
 
 
 def test_progress_says_what_is_kept_when_it_is_stopped() -> None:

@@ -13,14 +13,13 @@ from lifelines.utils import concordance_index
 from sklearn.metrics import r2_score, roc_auc_score
 
 from marble.cohorts import Case, Cohort, holdout, site_report
-from marble.cohorts.cohort import TaskName
 from marble.cohorts.sites import site_readout
 from marble.reports.collect import Repeat
 from marble.reports.tables import _sites
-from marble.targets import SurvivalTime, Target
+from marble.targets import SurvivalTime, Target, TargetKind
 
 
-def made(task: TaskName, seed: int, classes: int = 2, strength: float = 2.0) -> Cohort:
+def made(task: TargetKind, seed: int, classes: int = 2, strength: float = 2.0) -> Cohort:
     """Patients of ten hospitals, each with a leaning of its own."""
     rng = np.random.default_rng(seed)
     leaning = rng.normal(size=10) * strength
@@ -42,7 +41,7 @@ def made(task: TaskName, seed: int, classes: int = 2, strength: float = 2.0) -> 
 @pytest.mark.parametrize(
     ("task", "classes"), [("classification", 2), ("classification", 3), ("survival", 0), ("regression", 0)]
 )
-def test_scores_are_those_of_the_libraries(task: TaskName, classes: int, seed: int) -> None:
+def test_scores_are_those_of_the_libraries(task: TargetKind, classes: int, seed: int) -> None:
     cohort = made(task, seed, classes)
     for split in holdout(cohort, repeats=2, seed=seed):
         train, test = ([cohort.case(p) for p in part] for part in (split.train, split.test))

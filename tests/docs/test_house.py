@@ -35,3 +35,28 @@ def test_the_walk_has_both_ends() -> None:
     assert stops[0] == "cli/extract.py:extract"
     assert "reports/tables.py:table_rows" in stops
     assert stops[-1].startswith("viewer/")
+
+
+#: functions that take ten parameters or more for a reason; every other takes a spec
+MANY = {
+    "door.py:fit": "the door for Python: keywords, as scikit-learn's users know them",
+    "benchmarks/learning.py:plan": "the lines of an experiment file that the bench writes",
+    "models/ssm/ssd_stream.py:forward": "torch differentiates what an autograd function is given one by one",
+    "models/zoo/marble_fast.py:forward": "the same",
+}
+
+
+def test_what_would_take_ten_parameters_takes_a_spec() -> None:
+    """But for verbs, whose parameters are their flags, and models, whose options are the keywords of `__init__`."""
+    found = set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                count = len([name for name in names if name not in ("self", "cls", "ctx")])
+                count += (node.args.vararg is not None) + (node.args.kwarg is not None)
+                is_options = node.name == "__init__" and place.startswith("models/zoo/")
+                if count >= 10 and not place.startswith("cli/") and not is_options:
+                    found.add(f"{place}:{node.name}")
+    assert found == set(MANY)

@@ -144,3 +144,9 @@ def test_every_page_is_in_the_menu() -> None:
 def test_every_verb_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference" / "commands.md").read_text()
     assert [verb for verb in VERBS if f"`marble {verb}" not in text] == []
+
+
+def test_every_key_of_an_experiment_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "reference" / "experiment-file.md").read_text()
+    keys = {key for key in _keys(ExperimentSpec) if "." not in key} - {"options"}  # a model's own, without that word
+    assert keys - set(re.findall(r"`(\w+)`", page)) == set()

@@ -14,7 +14,7 @@ import pytest
 
 from marble.compute import Failed, Processes
 from marble.errors import InputError
-from marble.extract import BatchProgress, Machine, extract_many, ids_of, plan, store_for
+from marble.extract import BatchFacts, BatchProgress, Machine, Progress, extract_many, ids_of, plan, store_for
 from marble.files import sha256_file
 from tests.extract.making import spec_of, tree
 from tests.extract.mutants import mutated
@@ -36,11 +36,15 @@ def test_this_process_or_two_others_give_the_same_bytes(some_slides: list[Path],
 def test_progress_and_summary_cover_every_slide(some_slides: list[Path], tmp_path: Path) -> None:
     told: list[BatchProgress] = []
     tiles: list[int] = []
+
+    def heard(at: BatchProgress | Progress) -> None:
+        if isinstance(at, Progress):
+            tiles.append(at.done)
+        else:
+            told.append(at)
+
     missing = tmp_path / "gone.tiff"
-    summary = extract_many(
-        [*some_slides, missing], spec_of(), tmp_path / "bags", on_slide=told.append,
-        on_tiles=lambda progress: tiles.append(progress.done),
-    )  # fmt: skip
+    summary = extract_many([*some_slides, missing], spec_of(), tmp_path / "bags", on_progress=heard)
     assert [p.slides_done for p in told] == [1, 2, 3, 4]
     assert all(p.slides == 4 for p in told)
     assert told[-1].seconds_left == 0
@@ -69,7 +73,7 @@ def test_a_manifest_refuses_what_is_not_in_it(some_slides: list[Path], tmp_path:
     good, changed, unlisted = some_slides
     manifest = tmp_path / "manifest.csv"
     manifest.write_text(f"sha256,file\n{sha256_file(good)},{good.name}\n{'0' * 64},{changed.name}\n")
-    summary = extract_many([good, changed, unlisted], spec_of(), tmp_path / "bags", manifest=manifest)
+    summary = extract_many([good, changed, unlisted], spec_of(), tmp_path / "bags", facts=BatchFacts(manifest=manifest))
     assert [outcome.status for outcome in summary.outcomes] == ["ok", "failed", "failed"]
     assert [outcome.stage for outcome in summary.outcomes[1:]] == ["verify", "verify"]
     assert summary.outcomes[0].verified
@@ -79,7 +83,7 @@ def test_a_manifest_refuses_what_is_not_in_it(some_slides: list[Path], tmp_path:
 def test_pixel_sizes_from_a_table(some_slides: list[Path], tmp_path: Path) -> None:
     table = tmp_path / "mpp.csv"
     table.write_text(f"wsi,mpp\n{some_slides[0].name},0.25\n")
-    extract_many(some_slides[:2], spec_of(), tmp_path / "bags", mpp_csv=table)
+    extract_many(some_slides[:2], spec_of(), tmp_path / "bags", facts=BatchFacts(mpp_csv=table))
     store = store_for(tmp_path / "bags", spec_of())
     sizes = [store.load(path.stem).provenance.slide.mpp for path in some_slides[:2]]  # type: ignore[union-attr]
     assert sizes == [0.25, 0.5]
@@ -123,7 +127,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from marble.bags.store import BagStore
-from marble.extract import extract_many
+from marble.extract import BatchProgress, extract_many
 from tests.extract.making import spec_of
 
 moment, store, *slides = sys.argv[1:]
@@ -135,14 +139,16 @@ if moment == "between bag and record":
             os.kill(os.getpid(), signal.SIGKILL)
         publish(self, record)
     BagStore._publish_record = die
-def tiles(progress):
-    if moment == "while encoding" and progress.slide_id == "slide-1" and progress.done > progress.total / 2:
+def heard(progress):
+    if isinstance(progress, BatchProgress):
+        slide(progress)
+    elif moment == "while encoding" and progress.slide_id == "slide-1" and progress.done > progress.total / 2:
         os.kill(os.getpid(), signal.SIGKILL)
 def slide(progress):
     if moment == "while writing" and progress.slides_done == 1:
         import marble.files
         marble.files.os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
-sys.exit(0 if extract_many([Path(s) for s in slides], spec_of(), store, on_tiles=tiles, on_slide=slide).ok else 1)
+sys.exit(0 if extract_many([Path(s) for s in slides], spec_of(), store, on_progress=heard).ok else 1)
 """
 
 
@@ -185,7 +191,7 @@ def test_a_failing_second_attempt_leaves_a_whole_bag_alone(some_slides: list[Pat
     assert extract_many(some_slides[:1], spec_of(), bags, machine=ONE_THREAD).ok
     before = tree(bags)
     table.write_text("wsi,mpp\nslide-0,20\n")  # far too coarse for what is asked
-    again = extract_many(some_slides[:1], spec_of(), bags, machine=ONE_THREAD, mpp_csv=table)
+    again = extract_many(some_slides[:1], spec_of(), bags, machine=ONE_THREAD, facts=BatchFacts(mpp_csv=table))
     assert [outcome.status for outcome in again.outcomes] == ["failed"]
     assert tree(bags) == before
 
@@ -214,6 +220,6 @@ def test_the_bag_of_another_slide_is_not_replaced_unless_asked(some_slides: list
     assert tree(bags) == before
     ids = ids_of([ours, theirs], [tmp_path / "A", tmp_path / "B"], "path")
     assert sorted(ids.values()) == ["A__case1", "B__case1"]
-    assert extract_many([ours, theirs], spec, bags, machine=ONE_THREAD, ids=ids).ok
+    assert extract_many([ours, theirs], spec, bags, machine=ONE_THREAD, facts=BatchFacts(ids=ids)).ok
     assert extract_many([theirs], spec, bags, machine=ONE_THREAD, replace=True).ok
     assert tree(bags) != before

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from marble.compute.ahead import in_order
 from marble.encoders import load_encoder
-from marble.extract.pipeline import batches, encode_level, one_torch_thread
+from marble.extract.pipeline import Threads, Wanted, batches, encode_level, one_torch_thread
 from marble.slides.slide import Slide
 from tests.extract.making import lattice, spec_of, tile_by_tile
 
@@ -33,8 +33,8 @@ def test_feeders_of_accelerators_give_the_same_tokens(slide_path: Path, feeders:
     fed = replace(encoder, run=watched, feeders=feeders)
     with Slide.open(slide_path) as slide, ThreadPoolExecutor(2) as pool:
         pyramid = lattice(slide, spec_of(5.0, 20.0))
-        whole = encode_level(slide, pyramid, 1, encoder, pool, threads=2, batch=7)
-        same = encode_level(slide, pyramid, 1, fed, pool, threads=2, batch=7)
+        whole = encode_level(slide, pyramid, 1, encoder, Threads(pool, 2), batch=7)
+        same = encode_level(slide, pyramid, 1, fed, Threads(pool, 2), batch=7)
     np.testing.assert_array_equal(same.features, whole.features)
     assert all(name.startswith("marble-feeder") for name in callers)
     assert len(callers) <= feeders
@@ -106,7 +106,7 @@ def test_a_level_equals_tiles_encoded_one_by_one(slide_path: Path, threads: int)
         pyramid = lattice(slide, spec_of(5.0, 20.0))
         for level in range(2):
             told: list[int] = []
-            done = encode_level(slide, pyramid, level, encoder, pool, threads=threads, batch=7, on_tiles=told.append)
+            done = encode_level(slide, pyramid, level, encoder, Threads(pool, threads), batch=7, on_tiles=told.append)
             assert done.encoded.all()
             assert not done.missing.any()
             assert np.array_equal(done.features, tile_by_tile(slide, pyramid, level, encoder))
@@ -117,11 +117,11 @@ def test_only_and_keep_choose_tiles(slide_path: Path) -> None:
     encoder = load_encoder("colour")
     with Slide.open(slide_path) as slide, ThreadPoolExecutor(2) as pool:
         pyramid = lattice(slide, spec_of(5.0, 20.0))
-        whole = encode_level(slide, pyramid, 1, encoder, pool, threads=2, batch=16)
+        whole = encode_level(slide, pyramid, 1, encoder, Threads(pool, 2), batch=16)
         only = np.array([5, 1, 40])
         keep = np.ones(len(whole.encoded), np.bool_)
         keep[40] = False
-        some = encode_level(slide, pyramid, 1, encoder, pool, threads=2, batch=16, only=only, keep=keep)
+        some = encode_level(slide, pyramid, 1, encoder, Threads(pool, 2), Wanted(keep, only), batch=16)
         assert np.flatnonzero(some.encoded).tolist() == [1, 5]
         assert np.array_equal(some.features[[1, 5]], whole.features[[1, 5]])
 

@@ -87,7 +87,7 @@ def test_a_tile_that_lacks_one_pixel_is_named_and_not_given(slide_path: Path) ->
             region = super().read(l0_box, out_px, allow_upsample=allow_upsample)
             missing = np.zeros(region.pixels.shape[:2], np.bool_)
             missing[0, 0] = True
-            return Region(region.pixels, missing, 0)
+            return Region(region.pixels, missing)
 
     with Slide.open(slide_path) as slide:
         pyramid = lattice(slide, spec_of(5.0, 20.0))

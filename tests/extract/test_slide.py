@@ -14,7 +14,7 @@ import torch
 
 from marble.encoders import load_encoder
 from marble.errors import SpecError, UnavailableError
-from marble.extract import ExtractSpec, Machine, Progress, extract_slide, store_for
+from marble.extract import ExtractSpec, Machine, Progress, SlideFacts, extract_slide, store_for
 from marble.files import sha256_file
 from marble.slides.slide import Box, Slide
 from marble.synthetic.slides import write_slide
@@ -91,9 +91,10 @@ def test_a_finished_slide_is_left_alone_until_something_changes(slide_path: Path
     spec = spec_of()
     store = store_for(tmp_path / "bags", spec)
 
-    def run(spec: ExtractSpec = spec, **options: object) -> int:
+    def run(spec: ExtractSpec = spec, hash_source: bool = False) -> int:
         batches: list[Progress] = []
-        assert extract_slide(path, spec, tmp_path / "bags", on_progress=batches.append, **options).status == "ok"  # type: ignore[arg-type]
+        facts = SlideFacts(hash_source=hash_source)
+        assert extract_slide(path, spec, tmp_path / "bags", facts=facts, on_progress=batches.append).status == "ok"
         return len(batches)
 
     assert run() > 0
@@ -148,12 +149,12 @@ def test_a_wrong_hash_is_refused_before_decoding(
     slide_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = sha256_file(slide_path)
-    record = extract_slide(slide_path, spec_of(), tmp_path, expect_sha256=good)
+    record = extract_slide(slide_path, spec_of(), tmp_path, facts=SlideFacts(expect_sha256=good))
     assert record.provenance is not None
     assert record.provenance.slide is not None
     assert (record.provenance.slide.verified, record.provenance.slide.sha256) == (True, good)
     monkeypatch.setattr(Slide, "open", lambda *_: pytest.fail("opened"))
-    record = extract_slide(slide_path, spec_of(), tmp_path / "other", expect_sha256="0" * 64)
+    record = extract_slide(slide_path, spec_of(), tmp_path / "other", facts=SlideFacts(expect_sha256="0" * 64))
     assert (record.status, record.stage) == ("failed", "verify")
 
 
@@ -164,7 +165,7 @@ def test_drawn_outlines_replace_segmentation(slide_path: Path, tmp_path: Path) -
         json.dumps({"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": [ring]}})
     )
     spec = spec_of(20.0, pyramid={"coverage": (0.9,)})
-    extract_slide(slide_path, spec, tmp_path / "bags", outlines=outlines)
+    extract_slide(slide_path, spec, tmp_path / "bags", facts=SlideFacts(outlines=outlines))
     cells = store_for(tmp_path / "bags", spec).load("one").finest.cells.tolist()
     assert cells == [[row, column] for row in range(4, 8) for column in range(4, 12)]
     record = extract_slide(slide_path, spec, tmp_path / "bags")
@@ -173,7 +174,7 @@ def test_drawn_outlines_replace_segmentation(slide_path: Path, tmp_path: Path) -
 
 def test_pixel_sizes_given_from_outside_are_used_and_recorded(slide_path: Path, tmp_path: Path) -> None:
     spec = spec_of(5.0, 20.0)
-    record = extract_slide(slide_path, spec, tmp_path, mpp=0.25)
+    record = extract_slide(slide_path, spec, tmp_path, facts=SlideFacts(mpp=0.25))
     assert record.provenance is not None
     assert record.provenance.slide is not None
     assert record.provenance.slide.mpp == 0.25

@@ -10,7 +10,7 @@ import pytest
 
 from marble.errors import InputError, IntegrityError, TableError
 from marble.extract import find_slides, read_manifest
-from marble.extract.source import Source, name_clashes
+from marble.extract.source import SlideFacts, Source, name_clashes
 
 
 def touch(path: Path, data: bytes = b"x") -> Path:
@@ -65,7 +65,7 @@ def test_manifests_of_both_kinds(tmp_path: Path) -> None:
 
 
 def source_of(path: Path, *, hashed: bool = False, expect: str | None = None, mpp: float | None = None) -> Source:
-    return Source.of(path, hashed=hashed, expect_sha256=expect, mpp=mpp, outlines=None)
+    return Source.of(path, SlideFacts(mpp=mpp, expect_sha256=expect, hash_source=hashed))
 
 
 def test_a_file_is_known_by_its_hash_or_by_size_and_time(tmp_path: Path) -> None:

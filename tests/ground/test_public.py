@@ -18,8 +18,8 @@ def test_public_names_are_pinned_sorted_and_there() -> None:
     assert marble.__all__ == [
         "MODELS", "Answer", "Bag", "BagModel", "BagStore", "Cohort", "Experiment", "Level", "MarbleClassifier",
         "MarbleError", "MarbleRegressor", "MarbleSurvival", "Output", "Prediction", "Predictor", "Run", "Slide",
-        "Split", "SurvivalTime", "__version__", "build", "explain", "extract_slide", "fit", "list_models",
-        "load_encoder", "predict", "read_cohort",
+        "SlideFacts", "Split", "SurvivalTime", "TableSpec", "__version__", "build", "explain", "extract_slide", "fit",
+        "list_models", "load_encoder", "predict", "read_cohort",
     ]  # fmt: skip
     assert sorted(marble.__all__) == dir(marble)
     for name in marble.__all__:

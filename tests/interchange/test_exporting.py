@@ -14,7 +14,7 @@ from marble.bags.bag import Bag
 from marble.bags.provenance import EncoderIdentity, Geometry, Provenance, SlideIdentity
 from marble.bags.store import BagStore
 from marble.errors import BagError, InputError
-from marble.interchange import export_store, import_levels, import_multilevel
+from marble.interchange import export_store, import_levels
 from tests.bags.making import random_bag
 
 ENCODER = EncoderIdentity(name="uni_v1", dim=8, input_px=224)
@@ -85,7 +85,7 @@ def test_round_trip(tmp_path: Path, ratios: tuple[int, ...], together: bool) -> 
     list(export_store(store.root, out))
     magnifications = (2.5, 10.0, 40.0)[: len(ratios) + 1]
     if together:
-        result = import_multilevel(out / "multilevel", tmp_path / "back", magnifications)
+        result = import_levels([f"{one:g}:{out / 'multilevel'}" for one in magnifications], tmp_path / "back")
     else:
         levels = [f"{m:g}:{out / f'{m:g}x_256px_0px_overlap'}" for m in magnifications]
         result = import_levels(levels, tmp_path / "back")

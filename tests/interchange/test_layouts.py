@@ -18,7 +18,7 @@ from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.compute import Processes
 from marble.errors import InputError
-from marble.interchange import ImportResult, import_levels, import_multilevel
+from marble.interchange import ImportResult, ImportSpec, import_levels
 from tests.interchange.making import Truth, truth, write_clam, write_plain, write_stamp, write_trident
 
 SLIDE = "TCGA-05-4244-01Z"
@@ -26,7 +26,7 @@ SLIDE = "TCGA-05-4244-01Z"
 
 def imported(tmp: Path, coarse: Path, fine: Path, **options: Any) -> tuple[Bag, ImportResult]:
     store = tmp / "store"
-    result = import_levels([f"40x:{fine}", f"10:{coarse}"], store, **options)
+    result = import_levels([f"40x:{fine}", f"10:{coarse}"], store, ImportSpec(**options))
     assert result.failed == []
     return BagStore(store).load(SLIDE), result
 
@@ -229,12 +229,11 @@ def test_an_unknown_tile_size_is_asked_for(tmp_path: Path) -> None:
     write_plain(tmp_path / "a" / "s.h5", features=np.ones((2, 3), np.float32), coords=xy)
     result = import_levels([f"10:{tmp_path / 'a'}"], tmp_path / "store")
     assert "with --extents" in result.failed[0][1]
-    assert import_levels([f"10:{tmp_path / 'a'}"], tmp_path / "store", extents=[256]).failed == []
+    assert import_levels([f"10:{tmp_path / 'a'}"], tmp_path / "store", ImportSpec(extents=[256])).failed == []
     assert BagStore(tmp_path / "store").load("s").levels[0].cells.tolist() == [[0, 0], [1, 4]]
 
 
-@pytest.mark.parametrize("same_folder", [True, False])
-def test_groups_in_own_grids(tmp_path: Path, same_folder: bool) -> None:
+def test_groups_in_own_grids(tmp_path: Path) -> None:
     made = truth()
     path = write_plain(
         tmp_path / "both" / f"{SLIDE}.h5",
@@ -246,16 +245,12 @@ def test_groups_in_own_grids(tmp_path: Path, same_folder: bool) -> None:
     )
     with h5py.File(path, "a") as file:
         file.attrs.update({"tile": 256, "encoder": "lite0", "mpp": [1.01, 0.2525]})
-    if same_folder:
-        bag, _ = imported(tmp_path, path.parent, path.parent)
-    else:
-        assert import_multilevel(path.parent, tmp_path / "store", (10, 40)).failed == []
-        bag = BagStore(tmp_path / "store").load(SLIDE)
+    bag, _ = imported(tmp_path, path.parent, path.parent)
     assert_is(bag, made)
     assert [level.mpp for level in bag.provenance.levels] == pytest.approx([1.01, 0.2525])
     with h5py.File(path, "a") as file:
         file["level1/parent"][0] = (made.parent[0] + 1) % len(made.coarse)
-    reason = import_multilevel(path.parent, tmp_path / "store2", (10, 40)).failed[0][1]
+    reason = import_levels([f"10:{path.parent}", f"40:{path.parent}"], tmp_path / "store2").failed[0][1]
     assert f"row 0 names parent {(made.parent[0] + 1) % len(made.coarse)}" in reason
 
 
@@ -329,4 +324,4 @@ def test_levels_that_make_no_sense(tmp_path: Path, levels: list[str], message: s
     with pytest.raises(InputError, match=message):
         import_levels([level.format(tmp_path) for level in levels], tmp_path / "store")
     with pytest.raises(InputError, match="neither drop nor nearest"):
-        import_levels([f"10:{tmp_path}"], tmp_path / "store", policy="guess")
+        ImportSpec(policy="guess")  # type: ignore[arg-type]

@@ -9,12 +9,12 @@ import h5py
 import numpy as np
 
 from marble.bags.store import BagStore
-from marble.interchange import import_levels, import_multilevel
+from marble.interchange import ImportSpec, import_levels
 
 
 def test_files_of_another_tool(tmp_path: Path, shared_data: Path) -> None:
     """One holds features and coordinates; the other names its tiles in strings and has no coordinates."""
-    result = import_levels([f"20:{shared_data / 'features'}"], tmp_path / "store", tile_px=256)
+    result = import_levels([f"20:{shared_data / 'features'}"], tmp_path / "store", ImportSpec(tile_px=256))
     assert [slide for slide, _ in result.failed] == ["TCGA-3X-AAVA-01Z-00-DX1"]
     assert "no coordinates: none of coords, coordinates among features, metadata" in result.failed[0][1]
     bag = BagStore(tmp_path / "store").load("TCGA-AD-6964-01Z-00-DX1")
@@ -35,7 +35,7 @@ def test_bags_of_real_slides(tmp_path: Path, shared_data: Path) -> None:
         sources = sorted((shared_data / "bags" / name / "features").glob("*.h5"))[:4]
         for source in sources:
             shutil.copyfile(source, folder / source.name)
-        result = import_multilevel(folder, tmp_path / f"{name}-store", magnifications)
+        result = import_levels([f"{one}:{folder}" for one in magnifications], tmp_path / f"{name}-store")
         assert result.failed == []
         assert result.verdict().startswith("nested: ")
         store = BagStore(tmp_path / f"{name}-store")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from marble.compute import Processes
-from marble.extract import Machine, extract_many
+from marble.extract import BatchFacts, Machine, extract_many
 from marble.files import sha256_file
 from marble.synthetic.slides import write_slide
 from tests.extract.making import spec_of, tree
@@ -59,7 +59,7 @@ def test_a_manifest_refuses_every_mutant_before_it_is_decoded(
     originals = {f"bad{i}": sha256_file(one) for i, one in enumerate(good)}
     lines = [f"{originals[path.name.split('-')[0]]},{path.name}" for path in bad]
     manifest.write_text("sha256,file\n" + "\n".join(lines) + "\n")
-    summary = extract_many(bad, spec_of(), tmp_path / "bags", manifest=manifest)
+    summary = extract_many(bad, spec_of(), tmp_path / "bags", facts=BatchFacts(manifest=manifest))
     changed = [path for path in bad if sha256_file(path) != originals[path.name.split("-")[0]]]
     refused = [outcome.path for outcome in summary.outcomes if outcome.stage == "verify" and outcome.status == "failed"]
     assert refused == changed

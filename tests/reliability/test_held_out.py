@@ -12,7 +12,8 @@ import pytest
 from marble import files
 from marble.bags.store import BagStore
 from marble.errors import MarbleError
-from marble.training.run import PlannedRun, Run, execute
+from marble.training.run import PlannedRun, execute
+from marble.training.run_folder import RunFolder
 from tests.reliability.scale import scaled
 from tests.training.jobs import plan
 
@@ -47,12 +48,12 @@ def test_noise_for_test_labels_and_deleted_test_bags_change_nothing_that_is_chos
     times = scaled(5)
     honest = plan(tmp_path / "honest", models=THRESHOLD)[0]
     execute(honest)
-    expected, record = chosen(honest), Run.open(honest.folder).record
+    expected, record = chosen(honest), RunFolder.open(honest.folder).record
     for seed in range(times):
         noisy = plan(tmp_path / f"noisy-{seed}", models=THRESHOLD)[0]
         noise_for_labels(noisy, seed)
         execute(noisy)
-        other = Run.open(noisy.folder).record
+        other = RunFolder.open(noisy.folder).record
         assert chosen(noisy) == expected
         assert (other["calibration"], other["fit"]) == (record["calibration"], record["fit"])
 

@@ -12,7 +12,7 @@ from marble.bags.store import BagStore
 from marble.cohorts.split_files import read_splits
 from marble.cohorts.tables import read_cohort
 from marble.errors import InputError
-from marble.synthetic.composed import EFFECT, PARTS, SIGNALS, Signal, Tiles, compose, take_apart, write_composed
+from marble.synthetic.composed import EFFECT, PARTS, SIGNALS, Signal, TissueTiles, compose, take_apart, write_composed
 
 #: a tile says what it is: (patient, marked) at each level
 DIM = 2
@@ -60,7 +60,7 @@ def test_too_few_patients_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_the_label_moves_what_it_should_and_nothing_else(signal: Signal) -> None:
     kinds = (torch.zeros(5, DIM), torch.ones(5, DIM))
-    tiles = Tiles(kinds, kinds)
+    tiles = TissueTiles(kinds, kinds)
     means = []
     spreads = []
     for severity in (0.0, 1.0):

@@ -10,7 +10,8 @@ from torch.nn import functional
 from marble.errors import InputError, NonFiniteError, RunError, SpecError
 from marble.targets import SurvivalTime
 from marble.tasks.base import Undefined
-from marble.tasks.classification import Classification, ClassLoss
+from marble.tasks.classification import Classification
+from marble.tasks.cross_entropy import ClassLoss
 
 CLASSES = ("a", "b", "c")
 LABELS = {"s1": "a", "s2": "a", "s3": "a", "s4": "b", "s5": "c", "s6": "c"}

@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 from marble.errors import InputError, SpecError
 from marble.targets import SurvivalTime
 from marble.tasks.base import Undefined
-from marble.tasks.registry import TASKS
+from marble.tasks.registry import task_class
 from marble.tasks.regression import Regression
 
 TASK = Regression()
@@ -67,7 +67,7 @@ def test_the_loss_is_taken_in_units_of_the_training_targets(loss: str) -> None:
     targets = {"a": 10.0, "b": 20.0, "c": 60.0}
     learned = Regression.learned_from(list(targets.values()))
     assert learned == {"target_mean": pytest.approx(30.0), "target_sd": pytest.approx(np.std([10, 20, 60]))}
-    task = TASKS["regression"].of({"regression_loss": loss, **learned})
+    task = task_class("regression").of({"regression_loss": loss, **learned})
     criterion = task.criterion(targets, {slide: slide for slide in targets})
     for slide, target in targets.items():
         for logit in (-3.0, 0.0, 0.4, 2.5):

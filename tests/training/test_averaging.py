@@ -12,7 +12,8 @@ from marble.bags.store import BagStore
 from marble.models import build
 from marble.models.statistics import measure
 from marble.training.averaging import WeightAverage
-from marble.training.run import Run, execute
+from marble.training.run import execute
+from marble.training.run_folder import RunFolder
 from tests.training.jobs import plan, with_recipe
 
 
@@ -60,7 +61,7 @@ def test_the_last_epoch_is_kept_and_resuming_changes_no_bit(tmp_path: Path, kind
 def test_statistics_are_of_the_training_slides_alone(tmp_path: Path) -> None:
     planned = with_recipe(plan(tmp_path)[0], standardise=True)
     execute(planned)
-    model = Run.open(planned.folder).model()
+    model = RunFolder.open(planned.folder).model()
     store = BagStore(planned.job.store)
     slides = sorted(slide for case in planned.job.train for slide in case.slides)
     expected = measure(store.load(slide) for slide in slides)

@@ -18,7 +18,8 @@ from marble.tasks.classification import Classification
 from marble.tasks.survival import Survival
 from marble.training import ridge
 from marble.training.closed_form import inner_folds
-from marble.training.run import Run, execute
+from marble.training.run import execute
+from marble.training.run_folder import RunFolder
 from tests.training.jobs import plan
 
 PROBES = '[{ name = "probe" }, { name = "tiles" }]'
@@ -107,7 +108,7 @@ def test_a_probe_is_fitted_sealed_and_asked_like_any_model(tmp_path: Path, kind:
         execute(planned)
     for name in ("model.safetensors", "predictions.csv", "history.csv"):
         assert (Path(probe.folder) / name).read_bytes() == (Path(again.folder) / name).read_bytes()
-    run = Run.open(probe.folder)
+    run = RunFolder.open(probe.folder)
     metric = run.record["fit"]["selected_by"]
     assert run.record["fit"]["val"][metric] > 0.6
     assert "ridge strength" in run.record["fit"]["notes"][0]

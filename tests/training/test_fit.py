@@ -21,7 +21,8 @@ from marble.bags.store import BagStore
 from marble.bags.tensors import map_file
 from marble.errors import NonFiniteError, RunError
 from marble.training.checkpoint import load_checkpoint, newest, save_checkpoint
-from marble.training.run import PlannedRun, Run, execute
+from marble.training.run import PlannedRun, execute
+from marble.training.run_folder import RunFolder
 from tests.training.jobs import plan, with_recipe
 
 MARBLE = '[{ name = "marble", d_state = 8 }]'
@@ -135,7 +136,7 @@ def test_test_labels_have_no_say(tmp_path: Path) -> None:
     execute(noisy)
     for name in ("model.safetensors", "history.csv"):
         assert _bytes(honest.folder)[name] == _bytes(noisy.folder)[name]
-    a, b = Run.open(honest.folder).record, Run.open(noisy.folder).record
+    a, b = RunFolder.open(honest.folder).record, RunFolder.open(noisy.folder).record
     assert a["calibration"] == b["calibration"]
     assert a["fit"] == b["fit"]
 

@@ -22,7 +22,8 @@ from marble.errors import IntegrityError, RunError
 from marble.synthetic.bags import BagRecipe, make_bag
 from marble.training.membership import Members, content_sha256
 from marble.training.results import read_run, seal_of, sealed
-from marble.training.run import PlannedRun, Run, execute
+from marble.training.run import PlannedRun, execute
+from marble.training.run_folder import RunFolder
 from tests.training.jobs import plan
 
 
@@ -166,7 +167,7 @@ def test_a_broken_seal_is_refused_by_all_and_mended_by_run(planned: PlannedRun) 
     for body in (b"[]", b"null", b"{}", b"{"):
         path.write_bytes(body)
         with pytest.raises((RunError, IntegrityError)):
-            Run.open(planned.folder)
+            RunFolder.open(planned.folder)
     again = execute(planned)
     assert {**again, "seconds": 0, "seal": ""} == {**whole, "seconds": 0, "seal": ""}
 

@@ -15,7 +15,7 @@ import pytest
 from marble.errors import SpecError, UnavailableError
 from marble.experiment import Experiment, ExperimentSpec
 from marble.training.run import PlannedRun, execute
-from marble.training.trackers import History, Tracker, Trackers, open_trackers, scalars
+from marble.training.trackers import History, TrackerName, Trackers, open_trackers, scalars
 from tests.training.jobs import plan
 
 RESULT = ("model.safetensors", "predictions.csv", "history.csv")
@@ -23,14 +23,14 @@ RESULT = ("model.safetensors", "predictions.csv", "history.csv")
 
 @pytest.fixture(autouse=True)
 def _environment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mirror sets defaults in the environment; set beforehand, they are undone after each test."""
+    """The tracker sets defaults in the environment; set beforehand, they are undone after each test."""
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
 
 
-def _tracked(planned: PlannedRun, *names: Tracker) -> PlannedRun:
+def _tracked(planned: PlannedRun, *names: TrackerName) -> PlannedRun:
     return planned.model_copy(update={"track": names})
 
 
@@ -77,7 +77,7 @@ READERS = {"tensorboard": _tensorboard, "mlflow": _mlflow}
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_a_mirror_holds_the_history_and_changes_nothing(tmp_path: Path, name: Tracker) -> None:
+def test_a_tracker_holds_the_history_and_changes_nothing(tmp_path: Path, name: TrackerName) -> None:
     pytest.importorskip(name)
     plain = plan(tmp_path)[0]
     seen = _tracked(plain, name).model_copy(update={"folder": f"{plain.folder} (seen, 100 %)"})
@@ -92,7 +92,7 @@ def test_a_mirror_holds_the_history_and_changes_nothing(tmp_path: Path, name: Tr
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_a_resumed_run_has_every_epoch_once(tmp_path: Path, name: Tracker) -> None:
+def test_a_resumed_run_has_every_epoch_once(tmp_path: Path, name: TrackerName) -> None:
     pytest.importorskip(name)
     planned = _tracked(plan(tmp_path)[0], name)
 
@@ -109,7 +109,7 @@ def test_a_resumed_run_has_every_epoch_once(tmp_path: Path, name: Tracker) -> No
     assert dict(found) == pytest.approx(_history(planned), rel=1e-6)
 
 
-def test_a_mirror_turned_on_halfway_gets_the_epochs_before(tmp_path: Path) -> None:
+def test_a_tracker_turned_on_halfway_gets_the_epochs_before(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     planned = plan(tmp_path)[0]
 
@@ -166,7 +166,7 @@ time.sleep(0.5)
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_no_mirror_opens_a_connection(tmp_path: Path, name: Tracker) -> None:
+def test_no_tracker_opens_a_connection(tmp_path: Path, name: TrackerName) -> None:
     pytest.importorskip(name)
     planned = _tracked(plan(tmp_path)[0], name)
     (tmp_path / "job.json").write_text(planned.model_dump_json())
@@ -182,7 +182,7 @@ def test_no_mirror_opens_a_connection(tmp_path: Path, name: Tracker) -> None:
 
 @pytest.mark.parametrize(("name", "package"), [("tensorboard", "tensorboard"), ("mlflow", "mlflow-skinny")])
 def test_a_missing_package_is_said_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Tracker, package: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: TrackerName, package: str
 ) -> None:
     planned = _tracked(plan(tmp_path)[0], name)
     for module in [module for module in sys.modules if module.split(".")[0] == name]:
@@ -198,7 +198,7 @@ def test_a_missing_package_is_said_before_training(
         Experiment.load(toml).plan(tmp_path / "out")
 
 
-def test_unknown_mirrors_are_refused_with_the_valid_ones() -> None:
+def test_unknown_trackers_are_refused_with_the_valid_ones() -> None:
     values = {"cohort": "c.csv", "task": "classification", "models": [{"name": "mean"}], "track": ["wandb"]}
     with pytest.raises(SpecError, match=r"track.0.*'tensorboard' or 'mlflow'.*wandb"):
         ExperimentSpec.parse(values)
@@ -206,7 +206,7 @@ def test_unknown_mirrors_are_refused_with_the_valid_ones() -> None:
     assert ExperimentSpec.parse({**values, "track": []}).track == ()
 
 
-def test_planned_runs_carry_the_mirrors_but_not_in_their_identity(tmp_path: Path) -> None:
+def test_planned_runs_carry_the_trackers_but_not_in_their_identity(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     plain = plan(tmp_path)[0]
     toml = tmp_path / "tiny.toml"
@@ -225,13 +225,13 @@ class _Failing:
         raise OSError("disk full")
 
     def close(self, finished: bool) -> None:
-        raise AssertionError("a mirror that was given up is not asked again")
+        raise AssertionError("a tracker that was given up is not asked again")
 
 
-def test_a_mirror_that_fails_later_is_given_up_with_a_warning() -> None:
+def test_a_tracker_that_fails_later_is_given_up_with_a_warning() -> None:
     failing = _Failing()
     several = Trackers({"mlflow": failing})
-    with pytest.warns(UserWarning, match=r"the mlflow mirror stopped \(OSError: disk full\); history.csv has every"):
+    with pytest.warns(UserWarning, match=r"the mlflow tracker stopped \(OSError: disk full\); history.csv has every"):
         several.write([])
     several.write([])
     several.close(finished=True)

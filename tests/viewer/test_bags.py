@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from starlette.types import ASGIApp
 
-from marble.extract import ExtractSpec, extract_slide
+from marble.extract import ExtractSpec, SlideFacts, extract_slide
 from marble.extract.slide import store_for
 from marble.slides.lattice import PyramidSpec
 from marble.viewer.app import create_app
@@ -96,7 +96,7 @@ def outlined(world: World, folder: Path) -> tuple[ASGIApp, list[list[list[int]]]
     feature = {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": [square]}}
     drawn = folder / "S1.geojson"
     drawn.write_text(json.dumps({"type": "FeatureCollection", "features": [feature]}))
-    record = extract_slide(world.slides / "S1.tiff", _spec_of(world), folder / "bags", outlines=drawn)
+    record = extract_slide(world.slides / "S1.tiff", _spec_of(world), folder / "bags", facts=SlideFacts(outlines=drawn))
     assert record.status == "ok", record.reason
     registry = build_registry(folder / "bags", world.slides)
     bag = registry.slides[SLIDE].bags[0].load()

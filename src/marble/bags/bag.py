@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from marble.bags.provenance import MADE_UP_CELLS, Provenance
-from marble.cells import cell_boxes
+from marble.cells import MAX_RATIO, cell_boxes
 from marble.devices import to_device
 from marble.errors import BagError, NonFiniteError
 
 FEATURE_DTYPES = (torch.float16, torch.float32, torch.float64)
-MAX_RATIO = 64
 NOMINAL_EXTENT_PX = 256  # of a finest tile in a bag that does not know its place on the slide
 
 

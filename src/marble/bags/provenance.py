@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from marble.errors import BagError
+from marble.magnification import mpp_at
 from marble.specs import Spec
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -62,7 +63,7 @@ class Provenance(Spec):
     def without_slide(self) -> Provenance:
         """What all bags made in the same way share; sizes are nominal, so it does not matter which slide came first."""
         nominal = tuple(
-            level.model_copy(update={"mpp": 10 / level.magnification, "l0_extent_px": level.tile_px})
+            level.model_copy(update={"mpp": mpp_at(level.magnification), "l0_extent_px": level.tile_px})
             for level in self.levels
         )
         settings = {key: value for key, value in self.notes.items() if key == "extract"}

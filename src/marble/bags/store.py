@@ -10,29 +10,19 @@ or it does not load.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from pydantic import Field
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from marble import files
-from marble.bags.bag import Bag, Level
-from marble.bags.provenance import Provenance, Sha256
-from marble.bags.tensors import map_file, to_bytes
+from marble.bags.bag import Bag
+from marble.bags.bag_file import bag_bytes, counts_of, read_bag
+from marble.bags.provenance import Provenance
+from marble.bags.record import RECORD_FORMAT, BagRecord, file_stem, read_record, read_sealed
 from marble.errors import BagError, InputError, IntegrityError
-from marble.specs import Spec
-from marble.version import VERSION
 
-FORMAT = 1
-#: of records and `store.json`: since 2 they carry the checksum of all they say
-RECORD_FORMAT = 2
-_PLAIN = re.compile(r"[^A-Za-z0-9._ +=@,-]")
 # What was hashed and checked in this process already: path -> (size, mtime_ns, inode, sha256).
 _verified: dict[Path, tuple[int, int, int, str]] = {}
 # Records parsed in this process, with the stamp of the file they were read from.
@@ -42,31 +32,6 @@ _parsed: dict[Path, tuple[tuple[int, int, int], BagRecord]] = {}
 def forget(path: Path) -> None:
     """Check this file again at its next load, whatever was found before."""
     _verified.pop(path.resolve(), None)
-
-
-class LevelCount(Spec):
-    """How many tokens of which kind one level holds."""
-
-    tokens: int = Field(gt=0)
-    dim: int = Field(gt=0)
-    dtype: Literal["float16", "float32"]
-    ratio: int | None = None
-
-
-class BagRecord(Spec):
-    """The last thing written for a slide; only it makes the slide done."""
-
-    format: int = RECORD_FORMAT
-    slide_id: str
-    status: Literal["ok", "failed", "excluded"]
-    stage: str = "extract"
-    reason: str | None = None
-    bag_sha256: Sha256 | None = None
-    bag_bytes: int | None = None
-    levels: tuple[LevelCount, ...] = ()
-    provenance: Provenance | None = None
-    details: dict[str, Any] = Field(default_factory=dict)
-    version: str = VERSION
 
 
 class BagStore:
@@ -105,14 +70,14 @@ class BagStore:
     def save(self, bag: Bag, details: Mapping[str, Any] | None = None, stage: str = "extract") -> BagRecord:
         """Publish the bag, then its record. Refuses a bag made in another way than those already here."""
         self._join(bag)
-        data = to_bytes(_named_tensors(bag), {"format": FORMAT, **_identity(bag)})
+        data = bag_bytes(bag)
         record = BagRecord(
             slide_id=bag.slide_id,
             status="ok",
             stage=stage,
             bag_sha256=files.sha256_bytes(data),
             bag_bytes=len(data),
-            levels=_counts(bag),
+            levels=counts_of(bag),
             provenance=bag.provenance,
             details=dict(details or {}),
         )
@@ -141,7 +106,7 @@ class BagStore:
         known = _verified.get(key) == (stat.st_size, stat.st_mtime_ns, stat.st_ino, record.bag_sha256)
         if not known:
             self.check_hash(record)
-        bag = _from_file(path, record, checked=known)
+        bag = read_bag(path, slide_id, record.provenance if known else None)
         if not known:
             self._check_record(bag, record)
             _verified[key] = (stat.st_size, stat.st_mtime_ns, stat.st_ino, record.bag_sha256 or "")
@@ -231,11 +196,11 @@ class BagStore:
     def common(self) -> Provenance:
         """What all bags of this store share."""
         path = self.root / "store.json"
-        return Provenance.parse(_sealed(path).get("provenance", {}), where=path)
+        return Provenance.parse(read_sealed(path).get("provenance", {}), where=path)
 
     def _check_record(self, bag: Bag, record: BagRecord) -> None:
         path = self.bag_path(record.slide_id)
-        if record.levels != _counts(bag):
+        if record.levels != counts_of(bag):
             raise IntegrityError("level sizes differ from the record's", where=path, hint="Extract the slide again")
         if record.provenance != bag.provenance:
             raise IntegrityError("provenance differs from the record's", where=path, hint="Extract the slide again")
@@ -259,109 +224,3 @@ class BagDataset(Dataset[Bag]):
 def _is_store(folder: Path) -> bool:
     """A store without a bag yet, whose slides all failed, has no `store.json` but may have records."""
     return (folder / "store.json").is_file()
-
-
-def read_record(path: Path) -> BagRecord:
-    """A record, after its checksum was compared with all it says."""
-    return BagRecord.parse(_sealed(path), where=path)
-
-
-def has_checksum(path: Path) -> bool:
-    """Whether a record or `store.json` carries a checksum; those of the first format do not."""
-    return files.SEAL in files.read_json(path, dict)
-
-
-def _sealed(path: Path) -> dict[str, Any]:
-    """The fields of a record or of `store.json`. Those of the first format carry no checksum, and are taken as read."""
-    fields: dict[str, Any] = files.read_json(path, dict)
-    known = fields.get("format")
-    if known not in (FORMAT, RECORD_FORMAT):
-        raise IntegrityError(f"format {str(known)[:20]!r} is not one of {FORMAT}, {RECORD_FORMAT}", where=path)
-    if (known == RECORD_FORMAT or files.SEAL in fields) and not files.is_sealed(fields):
-        raise IntegrityError(
-            "changed since it was written: its checksum does not fit", where=path, hint="Extract the slide again"
-        )
-    return {key: value for key, value in fields.items() if key != files.SEAL}
-
-
-def file_stem(slide_id: str) -> str:
-    """A file name for any slide id: no separators, no hidden files, no clash between different ids."""
-    safe = _PLAIN.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), slide_id)
-    if safe[:1] in (".", "-"):
-        safe = f"%{ord(safe[0]):02X}{safe[1:]}"
-    if len(safe) > 180 or safe.lower() == "store":
-        safe = f"{safe[:120]}%{hashlib.sha256(slide_id.encode()).hexdigest()[:32]}"
-    return safe
-
-
-def _named_tensors(bag: Bag) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    for k, level in enumerate(bag.levels):
-        if level.features.dtype == torch.float64:
-            raise BagError("a store holds float16 or float32 features", where=f"{bag.slide_id}, level {k}",
-                           hint="Convert with `bag.to(dtype=torch.float32)`")  # fmt: skip
-        tensors[f"level{k}.features"] = level.features
-        tensors[f"level{k}.cells"] = level.cells
-        if level.parent is not None:
-            tensors[f"level{k}.parent"] = level.parent
-    return tensors
-
-
-def _identity(bag: Bag) -> dict[str, Any]:
-    return {
-        "slide_id": bag.slide_id,
-        "ratios": [level.ratio for level in bag.levels],
-        "provenance": bag.provenance.model_dump(mode="json"),
-    }
-
-
-def _counts(bag: Bag) -> tuple[LevelCount, ...]:
-    return tuple(
-        LevelCount.model_validate(
-            {
-                "tokens": len(level),
-                "dim": level.dim,
-                "dtype": str(level.features.dtype).removeprefix("torch."),
-                "ratio": level.ratio,
-            }
-        )
-        for level in bag.levels
-    )
-
-
-def _from_file(path: Path, record: BagRecord, *, checked: bool) -> Bag:
-    tensors, metadata = map_file(path)
-    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
-        raise IntegrityError(f"not a MARBLE bag of format {FORMAT}", where=path)
-    if metadata.get("slide_id") != record.slide_id:
-        raise IntegrityError(f"holds slide '{metadata.get('slide_id')}', not '{record.slide_id}'", where=path)
-    if checked and record.provenance is not None:  # compared with the file's own when it was checked
-        provenance = record.provenance
-    else:
-        provenance = Provenance.parse(metadata.get("provenance", {}), where=path)
-    ratios = metadata.get("ratios") or []
-    if not isinstance(ratios, list):
-        raise IntegrityError("'ratios' in its metadata is not a list", where=path)
-    wanted = {f"level{k}.{name}" for k in range(len(ratios)) for name in ("features", "cells", "parent")}
-    wanted.discard("level0.parent")
-    if set(tensors) != wanted:
-        raise BagError(f"tensors {sorted(set(tensors) ^ wanted)} are missing or unexpected", where=path)
-    levels = []
-    for k, ratio in enumerate(ratios):
-        features, cells = tensors[f"level{k}.features"], tensors[f"level{k}.cells"]
-        parent = tensors.get(f"level{k}.parent")
-        _check_dtypes(path, k, features, cells, parent)
-        levels.append(Level(features, cells, parent, ratio))
-    try:
-        return Bag(record.slide_id, levels, provenance, checked=checked)
-    except BagError as error:
-        raise BagError(f"{error.where}: {error.what}", where=path, hint=error.hint) from None
-
-
-def _check_dtypes(path: Path, k: int, features: Tensor, cells: Tensor, parent: Tensor | None) -> None:
-    if features.dtype not in (torch.float16, torch.float32):
-        raise BagError(f"level{k}.features must be float16 or float32, not {features.dtype}", where=path)
-    if cells.dtype != torch.int32:
-        raise BagError(f"level{k}.cells must be int32, not {cells.dtype}", where=path)
-    if parent is not None and parent.dtype != torch.int64:
-        raise BagError(f"level{k}.parent must be int64, not {parent.dtype}", where=path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from marble.bags.store import BagStore, file_stem, read_record
+from marble.bags.record import file_stem, read_record
+from marble.bags.store import BagStore
 from marble.errors import IntegrityError, MarbleError
 
 

@@ -21,11 +21,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from marble.errors import MarbleError
+from marble.pointers import pointed_at
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
@@ -115,8 +115,7 @@ def _kilobytes(path: Path, field: str) -> int:
 
 
 def _main() -> None:
-    module, _, name = sys.argv[1].partition(":")
-    run = getattr(import_module(module), name)(*json.loads(sys.argv[2]))
+    run = pointed_at(sys.argv[1])(*json.loads(sys.argv[2]))
     began = time.perf_counter()
     rise = _rise(run)
     print(rise, time.perf_counter() - began)

@@ -6,13 +6,13 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from marble.cli.outcomes import ENDED, OK, STOPPED, Stopped, Terminated, explain, wants_traceback
+from marble.pointers import pointed_at
 from marble.version import VERSION
 
 #: every verb and the function that does it, in the order of `marble --help`; a verb's file is named like the verb
@@ -73,8 +73,7 @@ def assemble(only: str | None = None) -> typer.Typer:
     )
     for verb, place in VERBS.items():
         if only in (None, verb):
-            module, _, function = place.partition(":")
-            app.command(name=verb)(getattr(import_module(module), function))
+            app.command(name=verb)(pointed_at(place))
     return app
 
 

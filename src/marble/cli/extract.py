@@ -8,39 +8,23 @@ from typing import Annotated, Literal
 import typer
 
 from marble.cli import paths, terminal
+from marble.cli import slide_options as slides
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
-from marble.cli.slide_options import (
-    Coverage,
-    EncoderName,
-    Magnifications,
-    Mpp,
-    MppCsv,
-    Outlines,
-    Set,
-    Sources,
-    SpecFile,
-    TilePx,
-    Upsample,
-    extract_spec,
-    pixel_sizes,
-    settings,
-    weight_files,
-)
 from marble.errors import InputError
 
 IdFrom = Literal["stem", "path"]
 
 
 def extract(
-    sources: Sources,
+    sources: slides.Sources,
     store: Annotated[Path, typer.Option(help="Bags go to STORE/<fingerprint of the settings>/.")],
-    magnifications: Magnifications = None,
-    mpp: Mpp = None,
-    tile_px: TilePx = None,
-    coverage: Coverage = None,
-    encoder: EncoderName = None,
-    spec: SpecFile = None,
-    pairs: Set = None,
+    magnifications: slides.Magnifications = None,
+    mpp: slides.Mpp = None,
+    tile_px: slides.TilePx = None,
+    coverage: slides.Coverage = None,
+    encoder: slides.EncoderName = None,
+    spec: slides.SpecFile = None,
+    pairs: slides.Set = None,
     weights: Annotated[list[str] | None, typer.Option(help="ENCODER=FILE: local weights (safetensors).")] = None,
     allow_download: Annotated[bool, typer.Option(help="Fetch weights that are not here.")] = False,
     device: Annotated[
@@ -60,10 +44,10 @@ def extract(
     cpu_time: Annotated[float, typer.Option(help="... or so many seconds of processor time; 0: never.", min=0)] = 0,
     memory: Annotated[float, typer.Option(help="GiB a slide may take beyond the encoder; 0: any.", min=0)] = 4,
     recycle: Annotated[int, typer.Option(help="Start a fresh worker process after so many slides.", min=1)] = 64,
-    allow_upsample: Upsample = None,
-    mpp_csv: MppCsv = None,
+    allow_upsample: slides.Upsample = None,
+    mpp_csv: slides.MppCsv = None,
     manifest: Annotated[Path | None, typer.Option(help="sha256 list; a slide that differs is refused.")] = None,
-    outlines: Outlines = None,
+    outlines: slides.Outlines = None,
     id_from: Annotated[IdFrom, typer.Option(help="Slide ids: the file's stem, or its path below SOURCES.")] = "stem",
     replace: Annotated[bool, typer.Option(help="Replace bags of other slides that have the same id.")] = False,
     hash_source: Annotated[bool, typer.Option("--hash", help="Put each slide's SHA-256 into its record.")] = False,
@@ -84,31 +68,29 @@ def extract(
         paths.existing_folder(route, "folder of a run")
     elif budget is not None:
         raise InputError("--budget is a share of what --route chooses from", hint="Give --route RUN too")
-    local = weight_files(weights)
-    wanted = settings(
-        spec,
-        pairs,
-        magnifications=magnifications,
-        mpp=mpp,
-        tile_px=tile_px,
-        coverage=coverage,
-        allow_upsample=allow_upsample,
-        encoder=encoder,
-        precision=precision,
-        dtype=dtype,
-        batch=batch,
-        max_missing=max_missing,
-    )
+    local = slides.weight_files(weights)
+    lattice = slides.LatticeFlags(magnifications, mpp, tile_px, coverage, allow_upsample)
+    stored = {"precision": precision, "dtype": dtype, "batch": batch, "max_missing": max_missing}
+    wanted = slides.settings(spec, pairs, lattice, encoder, **stored)
 
     from functools import partial
 
     from marble import devices
     from marble.compute import Executor, Limits, Processes
-    from marble.extract import BatchProgress, Machine, Progress, extract_many, ids_of, load_encoders, slides_in
+    from marble.extract import (
+        BatchFacts,
+        BatchProgress,
+        Machine,
+        Progress,
+        extract_many,
+        ids_of,
+        load_encoders,
+        slides_in,
+    )
     from marble.identifiers import printable
 
     places = ",".join(str(one) for one in devices.choose_several(device))
-    chosen = extract_spec(wanted, spec)
+    chosen = slides.extract_spec(wanted, spec)
     for caution in chosen.cautions():
         typer.secho(f"caution: {caution}", err=True, fg=typer.colors.YELLOW)
     chooser = None
@@ -117,18 +99,15 @@ def extract(
 
         chooser = chooser_of(route, budget)
     found = slides_in(sources)
-    pixel_sizes(mpp_csv, found)
+    slides.pixel_sizes(mpp_csv, found)
     machine = Machine(places, threads, local, allow_download)
     with terminal.progress("extracting", len(found)) as bar:
 
-        def ended(at: BatchProgress) -> None:
+        def heard(at: BatchProgress | Progress) -> None:
             left = terminal.duration(at.seconds_left)
-            bar(f"{printable(at.last.slide_id)}: {at.last.status}, {at.tiles_per_s:.0f} tiles/s, {left} left")
-
-        def heard(_slide: object, at: object) -> None:
-            if not isinstance(at, Progress):
+            if isinstance(at, BatchProgress):
+                bar(f"{printable(at.last.slide_id)}: {at.last.status}, {at.tiles_per_s:.0f} tiles/s, {left} left")
                 return
-            left = terminal.duration(at.seconds_left)
             said = f"{at.done:,} of {at.total:,} tiles, {at.tiles_per_s:.0f} tiles/s, {left} left"
             bar.within(at.done, at.total, f"{printable(at.slide_id)}: {said}")
 
@@ -138,20 +117,16 @@ def extract(
         else:  # slides are always read in processes of their own: a decoder that crashes or hangs costs one slide
             limits = Limits(int(memory * 2**30) or None, cpu_time or None, timeout or None, stall or None, recycle)
             prepare = partial(load_encoders, chosen, machine)
-            executor = Processes(workers or 1, limits=limits, prepare=prepare, on_news=heard)
+            executor = Processes(workers or 1, limits=limits, prepare=prepare)
         summary = extract_many(
             found,
             chosen,
             store,
+            facts=BatchFacts(mpp_csv, manifest, outlines, hash_source, ids_of(found, sources, id_from)),
             executor=executor,
             machine=machine,
-            mpp_csv=mpp_csv,
-            manifest=manifest,
-            outlines=outlines,
-            hash_source=hash_source,
-            ids=ids_of(found, sources, id_from),
             replace=replace,
-            on_slide=ended,
+            on_progress=heard,
             chooser=chooser,
         )
     rows = [(printable(o.slide_id), o.status, o.tiles, printable(o.reason or "")) for o in summary.outcomes]

@@ -13,7 +13,7 @@ from marble.cli.slide_options import Device, RunSpecFile, SlideMpp, SlideOutline
 if TYPE_CHECKING:
     from marble.bags.bag import Bag
     from marble.prediction import SlideOptions
-    from marble.training.run import Run
+    from marble.training.run_folder import RunFolder
 
 
 def heatmap(
@@ -60,7 +60,7 @@ def heatmap(
         typer.echo(f"wrote {path}")
 
 
-def _bag(slide: Path, store: Path | None, run: Run, options: SlideOptions) -> Bag:
+def _bag(slide: Path, store: Path | None, run: RunFolder, options: SlideOptions) -> Bag:
     """The bag of the prediction: from the store if one is given, otherwise made from the slide."""
     from marble.compute import Processes
     from marble.experiment.stores import find_store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,22 +36,18 @@ def import_(
     if audit is not None:
         paths.output_file(audit, "--audit")
     from marble.compute import Processes
-    from marble.interchange import import_levels
+    from marble.interchange import ImportSpec, import_levels
 
+    said: dict[str, Any] = {
+        "policy": policy, "extents": sides, "tile_px": tile_px, "slide_mpp": slide_mpp, "encoder": encoder,
+        "units": units, "anchor": anchor, "layout": layout, "no_coordinates": no_coordinates,
+    }  # fmt: skip
     result = import_levels(
         level,
         store,
-        policy=policy,
-        audit_path=audit or store / "audit.csv",
+        ImportSpec(**said),
+        audit_path=audit,
         tell=typer.echo,
-        extents=sides,
-        tile_px=tile_px,
-        slide_mpp=slide_mpp,
-        encoder=encoder,
-        units=units,
-        anchor=anchor,
-        layout=layout,
-        no_coordinates=no_coordinates,
         executor=Processes(1, timeout_s=300),  # a file that hangs or kills the HDF5 library costs only itself
     )
     typer.echo(result.verdict())

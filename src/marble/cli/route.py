@@ -22,7 +22,7 @@ def route(
     paths.existing_folder(bags, "store of bags")
     from marble.bags.store import BagStore
     from marble.training.routing import BUDGETS, RECORD, calibrate
-    from marble.training.run import Run
+    from marble.training.run_folder import RunFolder
 
     try:
         tried = BUDGETS if budgets is None else tuple(float(part) for part in budgets.split(","))
@@ -32,7 +32,7 @@ def route(
         ) from None
     if not (bags / "store.json").exists():
         raise InputError("not a store of bags", where=bags, hint="Give the folder that holds store.json")
-    record = calibrate(Run.open(run_folder), BagStore(bags), tolerance, tried)
+    record = calibrate(RunFolder.open(run_folder), BagStore(bags), tolerance, tried)
     rows = [(f"{p['budget']:g}", f"{p['share']:.3f}", f"{p['metric']:.4f}") for p in record["curve"]]
     terminal.table(f"{record['cases']} validation cases", ["budget", "fine tiles used", record["metric"]], rows)
     typer.echo(f"budget {record['budget']:g} (tolerance {tolerance:g}) is sealed in {run_folder / RECORD}")

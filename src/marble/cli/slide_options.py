@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -43,23 +43,25 @@ RunSpecFile = Annotated[
 ]
 
 
+class LatticeFlags(NamedTuple):
+    """The flags about the lattice, as they were given; the same for every verb that reads slides."""
+
+    magnifications: str | None = None
+    mpp: str | None = None
+    tile_px: int | None = None
+    coverage: str | None = None
+    allow_upsample: bool | None = None
+
+
 def settings(
-    spec: Path | None,
-    pairs: list[str] | None,
-    *,
-    magnifications: str | None,
-    mpp: str | None,
-    tile_px: int | None,
-    coverage: str | None,
-    allow_upsample: bool | None,
-    encoder: str | None = None,
-    **further: Any,
+    spec: Path | None, pairs: list[str] | None, lattice: LatticeFlags, encoder: str | None = None, **further: Any
 ) -> dict[str, Any]:
     """The settings of an extraction, not yet checked; what was not given is left out."""
     from marble.errors import InputError
 
     body = merged(from_file(spec), key_values(pairs or []))
-    pyramid: dict[str, Any] = {"tile_px": tile_px, "allow_upsample": allow_upsample}
+    pyramid: dict[str, Any] = {"tile_px": lattice.tile_px, "allow_upsample": lattice.allow_upsample}
+    magnifications, mpp = lattice.magnifications, lattice.mpp
     if magnifications is not None and mpp is not None:
         raise InputError("give --magnifications or --mpp, and not both")
     if magnifications is not None or mpp is not None:
@@ -74,8 +76,8 @@ def settings(
         raise InputError("give --magnifications, for example 5,20, or --mpp, for example 2,0.5")
     if encoder is not None:
         body["encoders"] = tuple(name.strip() for name in encoder.split(","))
-    if coverage is not None:
-        shares = numbers(coverage, "--coverage")
+    if lattice.coverage is not None:
+        shares = numbers(lattice.coverage, "--coverage")
         body["pyramid"]["coverage"] = shares * len(sizes) if len(shares) == 1 else shares
     return body
 

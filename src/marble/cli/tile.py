@@ -8,37 +8,23 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths, terminal
-from marble.cli.slide_options import (
-    Coverage,
-    Magnifications,
-    Mpp,
-    MppCsv,
-    Outlines,
-    Set,
-    Sources,
-    SpecFile,
-    TilePx,
-    Upsample,
-    extract_spec,
-    pixel_sizes,
-    settings,
-)
+from marble.cli import slide_options as slides
 
 NOTABLE = 0.01  # share of the tissue at the edge that is worth a word
 
 
 def tile(
-    sources: Sources,
+    sources: slides.Sources,
     out: Annotated[Path, typer.Option(help="Folder for previews and tissue outlines.")],
-    magnifications: Magnifications = None,
-    mpp: Mpp = None,
-    tile_px: TilePx = None,
-    coverage: Coverage = None,
-    spec: SpecFile = None,
-    pairs: Set = None,
-    allow_upsample: Upsample = None,
-    mpp_csv: MppCsv = None,
-    outlines: Outlines = None,
+    magnifications: slides.Magnifications = None,
+    mpp: slides.Mpp = None,
+    tile_px: slides.TilePx = None,
+    coverage: slides.Coverage = None,
+    spec: slides.SpecFile = None,
+    pairs: slides.Set = None,
+    allow_upsample: slides.Upsample = None,
+    mpp_csv: slides.MppCsv = None,
+    outlines: slides.Outlines = None,
 ) -> None:
     """Find tissue and lay the lattice, without embedding: a picture and a GeoJSON file per slide."""
     paths.sources(sources)
@@ -47,15 +33,7 @@ def tile(
         paths.existing_file(mpp_csv, "table")
     if outlines is not None:
         paths.existing_folder(outlines, "folder of outlines")
-    wanted = settings(
-        spec,
-        pairs,
-        magnifications=magnifications,
-        mpp=mpp,
-        tile_px=tile_px,
-        coverage=coverage,
-        allow_upsample=allow_upsample,
-    )
+    wanted = slides.settings(spec, pairs, slides.LatticeFlags(magnifications, mpp, tile_px, coverage, allow_upsample))
 
     from marble.compute import describe
     from marble.extract import slides_in
@@ -64,9 +42,9 @@ def tile(
     from marble.slides.mpp import mpp_of
     from marble.slides.readers.elsewhere import reading_elsewhere
 
-    chosen = extract_spec(wanted, spec)
+    chosen = slides.extract_spec(wanted, spec)
     found = slides_in(sources)
-    sizes = pixel_sizes(mpp_csv, found)
+    sizes = slides.pixel_sizes(mpp_csv, found)
     failed, rows, cut_off = [], [], []
     with reading_elsewhere() as desk, terminal.progress("tiling", len(found)) as bar:
         for path in found:

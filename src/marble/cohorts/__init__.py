@@ -3,6 +3,7 @@
 from marble.cohorts.audit import Audit, Finding, SplitAudit, audit
 from marble.cohorts.cohort import Case, Cohort, Excluded, Unit
 from marble.cohorts.sites import SiteReport, site_report
+from marble.cohorts.spec import TableSpec
 from marble.cohorts.split_files import read_splits, write_splits
 from marble.cohorts.splits import Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
@@ -19,6 +20,7 @@ __all__ = [
     "Split",
     "SplitAudit",
     "SurvivalTime",
+    "TableSpec",
     "Target",
     "Unit",
     "audit",

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from marble.cohorts.cohort import Case, Cohort, Excluded, ScoredBy
-from marble.cohorts.families import TableLayout, option
+from marble.cohorts.families import TableLayout
+from marble.cohorts.spec import option
 from marble.identifiers import spelling_key
 from marble.tabular import Row, Table
 from marble.targets import SurvivalTime, Target

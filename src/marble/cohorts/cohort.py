@@ -13,9 +13,8 @@ from typing import Literal
 from marble.errors import TableError
 from marble.files import sha256_bytes
 from marble.specs import canonical_json
-from marble.targets import SurvivalTime, Target
+from marble.targets import SurvivalTime, Target, TargetKind
 
-TaskName = Literal["classification", "survival", "regression"]
 ScoredBy = Literal["case", "slide"]
 
 
@@ -62,7 +61,7 @@ class Cohort:
     """Patients with slides and targets, checked: ids are unique text, every slide has one patient and one target."""
 
     name: str
-    task: TaskName
+    task: TargetKind
     cases: tuple[Case, ...]
     classes: tuple[str, ...] = ()
     scored_by: ScoredBy = "case"
@@ -193,8 +192,8 @@ class Cohort:
         return TableError(what, where=self.source or self.name, hint=hint)
 
 
-#: the type of a task's target, and the words for it
-_KINDS: dict[TaskName, tuple[type, str]] = {
+#: the type of each kind of target, and the words for it
+_KINDS: dict[TargetKind, tuple[type, str]] = {
     "classification": (str, "a class"),
     "survival": (SurvivalTime, "a time and an event"),
     "regression": (float, "a finite number"),

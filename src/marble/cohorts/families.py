@@ -19,14 +19,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
-from marble.cohorts.cohort import TaskName
+from marble.cohorts.spec import EventCoding, TableSpec, option
 from marble.errors import TableError
 from marble.identifiers import slide_id_of, spelling_key
 from marble.tabular import Table, column_key
-
-EventCoding = Literal["1=event", "1=censored"]
+from marble.targets import TargetKind
 
 #: of several that a table has the first is taken, if the others agree with it
 CASE_COLUMNS = (
@@ -51,7 +49,7 @@ _FOLD = re.compile(r"fold_\d+")
 class TableLayout:
     """The columns of one table by meaning; None where the table has no such column."""
 
-    task: TaskName
+    task: TargetKind
     case: str | None
     slide: str | None
     site: str | None
@@ -67,21 +65,7 @@ class TableLayout:
         return self.label or self.time or self.target or ""
 
 
-@dataclass(frozen=True)
-class ColumnChoices:
-    """What the user said about the table; whatever is None is taken from the format."""
-
-    task: TaskName | None = None
-    case: str | None = None
-    slide: str | None = None
-    site: str | None = None
-    label: str | None = None
-    time: str | None = None
-    event: str | None = None
-    target: str | None = None
-
-
-def find_layout(table: Table, choices: ColumnChoices) -> TableLayout:
+def find_layout(table: Table, choices: TableSpec) -> TableLayout:
     """Decide the meaning of the columns from what the user said and from the format; never guess between two."""
     case = table.require(choices.case) if choices.case is not None else case_column(table)
     slide = table.require(choices.slide) if choices.slide is not None else slide_column(table)
@@ -130,11 +114,6 @@ def known_coding(table: Table, event: str) -> EventCoding | None:
     return None
 
 
-def option(key: str) -> str:
-    """How to name an option of the reader so that whoever reads it can set it: as a flag, and as a key."""
-    return f"--{key.replace('_', '-')} (`{key}` in an experiment)"
-
-
 def listing(table: Table) -> str:
     """The names of the columns, for a message."""
     shown = [name for name in table.columns if name][:20]
@@ -156,7 +135,7 @@ def no_patients(table: Table) -> TableError:
     return table.header_fault(what, "case_id", hint)
 
 
-def _task(table: Table, choices: ColumnChoices) -> TaskName:
+def _task(table: Table, choices: TableSpec) -> TargetKind:
     if choices.task is not None:
         return choices.task
     if choices.target is not None:
@@ -172,7 +151,7 @@ def _task(table: Table, choices: ColumnChoices) -> TaskName:
     return "survival" if survival else "classification"
 
 
-def _label_column(table: Table, choices: ColumnChoices, case: str | None, slide: str | None) -> str:
+def _label_column(table: Table, choices: TableSpec, case: str | None, slide: str | None) -> str:
     if choices.label is not None:
         return table.require(choices.label, f"Give the label's column with {option('label')}")
     found = _first(table, LABEL_COLUMNS)
@@ -187,7 +166,7 @@ def _label_column(table: Table, choices: ColumnChoices, case: str | None, slide:
     return found
 
 
-def _value_column(table: Table, choices: ColumnChoices) -> str:
+def _value_column(table: Table, choices: TableSpec) -> str:
     hint = f"Give the column of the number to predict with {option('target')}; columns here: {listing(table)}"
     if choices.target is not None:
         return table.require(choices.target, hint)
@@ -197,7 +176,7 @@ def _value_column(table: Table, choices: ColumnChoices) -> str:
     return found
 
 
-def _survival_columns(table: Table, choices: ColumnChoices) -> tuple[str, str]:
+def _survival_columns(table: Table, choices: TableSpec) -> tuple[str, str]:
     if choices.time is not None and choices.event is not None:
         hint = f"Give the columns with {option('time')} and {option('event')}"
         return table.require(choices.time, hint), table.require(choices.event, hint)

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection
 
-from marble.cohorts.families import EventCoding, option
+from marble.cohorts.spec import EventCoding, option
 from marble.identifiers import is_invisible, normal
 from marble.tabular import Row, Table
 

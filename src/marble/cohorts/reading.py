@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from marble.cohorts.cohort import Excluded
-from marble.cohorts.families import EventCoding, TableLayout, no_patients, option
+from marble.cohorts.families import TableLayout, no_patients
 from marble.cohorts.fields import has_invisible, is_missing, read_event, read_id, read_label, read_time, read_value
+from marble.cohorts.spec import EventCoding, option
 from marble.errors import TableError
 from marble.identifiers import normal, slide_id_of, tcga_patient, tcga_site
 from marble.specs import unknown_choice

@@ -4,97 +4,69 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, get_args
 
 from marble.cohorts.assemble import Entry, assemble
-from marble.cohorts.cohort import Cohort, Excluded, ScoredBy, TaskName
+from marble.cohorts.cohort import Cohort, Excluded, ScoredBy
 from marble.cohorts.families import (
-    ColumnChoices,
-    EventCoding,
     case_column,
     find_layout,
     listing,
     no_slides,
-    option,
     slide_column,
 )
 from marble.cohorts.fields import MISSING, missing_key
 from marble.cohorts.reading import Reading, contradicts_patients
+from marble.cohorts.spec import Drop, EventCoding, TableSpec, option
 from marble.errors import TableError
 from marble.identifiers import normal, slide_id_of, spelling_key, tcga_patient
 from marble.specs import unknown_choice
 from marble.tabular import Row, Table, read_table
-from marble.targets import Target
-
-Drop = Literal["missing", "other"]
+from marble.targets import Target, TargetKind
 
 
 def read_cohort(
     path: str | Path,
+    spec: TableSpec | None = None,
     *,
-    task: TaskName | None = None,
-    label: str | None = None,
-    classes: Sequence[str] | None = None,
-    keep_as_class: Sequence[str] = (),
-    target: str | None = None,
-    time: str | None = None,
-    event: str | None = None,
-    event_coding: EventCoding | None = None,
-    case: str | None = None,
-    case_is_slide: bool = False,
-    slide: str | None = None,
-    site: str | None = None,
-    slide_table: str | Path | None = None,
     slides: Iterable[str] | None = None,
-    scored_by: ScoredBy = "case",
-    drop: Sequence[Drop] = (),
     name: str | None = None,
+    **choices: Any,
 ) -> Cohort:
     """Read a cohort table (see :mod:`marble.cohorts.families` for the layouts that need no further word).
 
     Args:
         path: CSV, TSV or semicolon table; may be gzipped or alone in a zip archive.
-        task: what to predict, where the table has both a label and a survival time; a number must be asked for.
-        label: the column of the class.
-        classes: the classes and their order; default: all that occur, sorted.
-        keep_as_class: words such as `None` or `unknown` that are a class here; otherwise they mean a missing value.
-        target: the column of the number, for regression.
-        time: the column of the time under observation.
-        event: the column of the event.
-        event_coding: what 1 means in the event column; needed unless the format fixes it or the cells are words.
-        case: the column of the patient.
-        case_is_slide: every slide is of another patient; without this a table needs a patient column.
-        slide: the column of the slide.
-        site: the column of the hospital; TCGA barcodes say it themselves.
-        slide_table: a second table with patient and slide columns, for clinical tables without slides.
-        slides: or the names of the slides there are; TCGA barcodes say their patient.
-        scored_by: "slide" allows slides of one patient to have different targets.
-        drop: leave out, and count, rows without a target ("missing") or of a class not in `classes` ("other").
+        spec: what its format does not say: which column is what, which rows count.
+        slides: the names of the slides there are, for clinical tables without slides; TCGA barcodes say their patient.
         name: how the cohort is called; default: the file's name.
+        choices: fields of the spec, as `label="KRAS"`; they go before it.
     """
-    _check_choices(str(path), task, scored_by, event_coding, drop, classes, keep_as_class)
+    spec = replace(spec or TableSpec(), **choices)
+    _check_choices(spec, str(path))
     table = read_table(path)
-    layout = find_layout(table, ColumnChoices(task, case, slide, site, label, time, event, target))
-    known = None if classes is None else tuple(normal(one) for one in classes)
+    layout = find_layout(table, spec)
+    known = None if spec.classes is None else tuple(normal(one) for one in spec.classes)
     reading = Reading(
         table,
         layout,
-        coding=event_coding or layout.coding,
-        drop=tuple(drop),
+        coding=spec.event_coding or layout.coding,
+        drop=tuple(spec.drop),
         classes=None if known is None else frozenset(known),
-        keep=frozenset(map(missing_key, keep_as_class)),
-        case_is_slide=case_is_slide,
+        keep=frozenset(map(missing_key, spec.keep_as_class)),
+        case_is_slide=spec.case_is_slide,
     )
-    if case_is_slide and layout.case is not None:
+    if spec.case_is_slide and layout.case is not None:
         raise contradicts_patients(table, layout.case)
     if layout.slide is not None:
-        if slide_table is not None or slides is not None:
+        if spec.slide_table is not None or slides is not None:
             hint = f"Leave out {option('slide_table')}"
             raise table.header_fault("the table names the slides itself", layout.slide, hint)
         entries = _read_slide_rows(reading)
-    elif slide_table is not None:
-        entries = _join_table(reading, read_table(slide_table))
+    elif spec.slide_table is not None:
+        entries = _join_table(reading, read_table(spec.slide_table))
     elif slides is not None:
         entries = _join_names(reading, slides)
     else:
@@ -106,8 +78,8 @@ def read_cohort(
         table=table,
         layout=layout,
         classes=known,
-        scored_by=scored_by,
-        notes=reading.notes(event_coding),
+        scored_by=spec.scored_by,
+        notes=reading.notes(spec.event_coding),
         excluded=reading.excluded,
     )
 
@@ -194,29 +166,23 @@ def _joined(reading: Reading, patients: Patients, pairs: list[tuple[Table, Row, 
     return entries
 
 
-def _check_choices(
-    source: str,
-    task: str | None,
-    scored_by: str,
-    event_coding: str | None,
-    drop: Sequence[str],
-    classes: Sequence[str] | None,
-    keep_as_class: Sequence[str],
-) -> None:
-    checks: list[tuple[str, Sequence[str | None], list[str]]] = [
-        ("task", [task], ["classification", "survival", "regression"]),
-        ("scored_by", [scored_by], ["case", "slide"]),
-        ("event_coding", [event_coding], ["1=event", "1=censored"]),
-        ("drop", drop, ["missing", "other"]),
+def _check_choices(spec: TableSpec, where: str) -> None:
+    """Refuse a choice that does not exist, by name and with those that do."""
+    checks: list[tuple[str, Sequence[str | None], tuple[str, ...]]] = [
+        ("task", [spec.task], get_args(TargetKind)),
+        ("scored_by", [spec.scored_by], get_args(ScoredBy)),
+        ("event_coding", [spec.event_coding], get_args(EventCoding)),
+        ("drop", spec.drop, get_args(Drop)),
     ]
     for what, given, valid in checks:
         for choice in given:
             if choice is not None and choice not in valid:
-                raise TableError(unknown_choice(what, choice, valid), where=source)
-    if classes is not None and (isinstance(classes, str) or len(set(classes)) != len(classes) or len(classes) < 2):
-        what = f"classes {classes!r} are not two or more different names"
-        raise TableError(what, where=source, hint="Give each class once")
-    for word in [keep_as_class] if isinstance(keep_as_class, str) else keep_as_class:
+                raise TableError(unknown_choice(what, choice, list(valid)), where=where)
+    names = spec.classes
+    if names is not None and (isinstance(names, str) or len(set(names)) != len(names) or len(names) < 2):
+        what = f"classes {names!r} are not two or more different names"
+        raise TableError(what, where=where, hint="Give each class once")
+    for word in [spec.keep_as_class] if isinstance(spec.keep_as_class, str) else spec.keep_as_class:
         if missing_key(word) not in MISSING or not missing_key(word):
             what = f"'{word}' is no word for a missing value, so it is a class anyway"
-            raise TableError(what, where=source, hint=f"Leave it out of {option('keep_as_class')}")
+            raise TableError(what, where=where, hint=f"Leave it out of {option('keep_as_class')}")

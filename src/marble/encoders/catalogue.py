@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log2
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from marble.errors import InputError
 from marble.specs import unknown_choice
@@ -79,6 +79,17 @@ class EncoderRow:
         return f"encoder '{self.name}' was trained at {sizes} um/px and runs here at {mpp:.3g} um/px"
 
 
+class _Tile(NamedTuple):
+    """What an encoder wants of a tile."""
+
+    px: int = 224
+    mean: Rgb = IMAGENET_MEAN
+    std: Rgb = IMAGENET_STD
+
+
+_USUAL_TILE = _Tile()
+
+
 def _on_hub(
     name: str,
     dim: int,
@@ -87,15 +98,14 @@ def _on_hub(
     mpp: tuple[float, ...],
     network: Network,
     *,
-    input_px: int = 224,
-    mean: Rgb = IMAGENET_MEAN,
-    std: Rgb = IMAGENET_STD,
+    tile: _Tile = _USUAL_TILE,
     gated: bool = True,
-    revision: str = "main",
     note: str = "",
 ) -> EncoderRow:
-    source = f"https://huggingface.co/{repo}"
-    return EncoderRow(name, "timm", dim, input_px, mean, std, source, revision, licence, mpp, gated, note, network)
+    """The row of a timm network whose weights are on the hub; `repo` is ORG/NAME, or ORG/NAME@REVISION."""
+    where, _, revision = repo.partition("@")
+    source = f"https://huggingface.co/{where}"
+    return EncoderRow(name, "timm", dim, *tile, source, revision or "main", licence, mpp, gated, note, network)
 
 
 _ROWS = (
@@ -131,16 +141,16 @@ _ROWS = (
             "vit_large_patch16_224", {"img_size": 448, "init_values": 1e-6, "global_pool": ""},
             readout="attention-pool", names="positions of 28 rows",
         ),
-        input_px=448, note="ViT-L/16 with an attention pooler; made for tiles of 512 px",
+        tile=_Tile(448), note="ViT-L/16 with an attention pooler; made for tiles of 512 px",
     ),
     _on_hub(
-        "virchow2", 2560, "paige-ai/Virchow2", CC_BY_NC_ND, (0.25, 0.5, 1.0, 2.0),
+        "virchow2", 2560, "paige-ai/Virchow2@3158645804b69e3f3bc4439d4116edddf0840a72",
+        CC_BY_NC_ND, (0.25, 0.5, 1.0, 2.0),
         Network(
             "vit_huge_patch14_224",
             {"init_values": 1e-5, "reg_tokens": 4, "mlp_ratio": 5.3375, "global_pool": "", "dynamic_img_size": True},
             readout="class token and mean of the patches after 4 registers", names="trunk", swiglu=True,
         ),
-        revision="3158645804b69e3f3bc4439d4116edddf0840a72",
         note="ViT-H/14 with 4 registers; class token and mean of the patch tokens, one after the other",
     ),
     _on_hub(
@@ -149,10 +159,10 @@ _ROWS = (
         note="ViT-g/16, class token",
     ),
     _on_hub(
-        "hoptimus1", 1536, "bioptimus/H-optimus-1", CC_BY_NC_ND, (0.5,),
+        "hoptimus1", 1536, "bioptimus/H-optimus-1@3592cb220dec7a150c5d7813fb56e68bd57473b9", CC_BY_NC_ND, (0.5,),
         Network("vit_giant_patch14_reg4_dinov2", {"img_size": 224, "init_values": 1e-5}),
-        mean=(0.707223, 0.578729, 0.703617), std=(0.211883, 0.230117, 0.177517),
-        revision="3592cb220dec7a150c5d7813fb56e68bd57473b9", note="ViT-g/14 with 4 registers, class token",
+        tile=_Tile(224, (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)),
+        note="ViT-g/14 with 4 registers, class token",
     ),
     _on_hub(
         "phikon_v2", 1024, "owkin/phikon-v2", "Owkin non-commercial", (0.5,),

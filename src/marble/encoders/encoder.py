@@ -15,6 +15,7 @@ from marble.errors import InputError, NonFiniteError
 
 Tiles = NDArray[np.uint8]  # (n, px, px, 3)
 Tokens = NDArray[np.float32]  # (n, dim)
+RunTiles = Callable[[Tiles], Tokens]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,7 @@ class Encoder:
     row: EncoderRow
     dim: int
     input_px: int
-    run: Callable[[Tiles], Tokens]
+    run: RunTiles
     weights_sha256: str | None
     precision: str = "float32"
     device: str = "cpu"

@@ -7,7 +7,6 @@ graph (:mod:`marble.encoders.lite0_onnx`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from marble import devices, files
+from marble.encoders.encoder import RunTiles
 from marble.errors import IntegrityError, UnavailableError
 
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -116,7 +116,7 @@ def _conv(
     )
 
 
-def run_torch(net: list[Conv], device: str) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
+def run_torch(net: list[Conv], device: str) -> RunTiles:
     """Run the folded network in torch, channels last."""
     layout, place = torch.channels_last, torch.device(device)
     placed = [(c, c.weight.to(device).contiguous(memory_format=layout), c.bias.to(device)) for c in net]

@@ -6,19 +6,19 @@ has to be normalised or transposed outside.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from marble.encoders.encoder import RunTiles
 from marble.encoders.lite0 import MEAN, STD, Conv
 
 OPSET = 17
 IR_VERSION = 9
 
 
-def run_onnx(net: list[Conv]) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
+def run_onnx(net: list[Conv]) -> RunTiles:
     """Run the folded network in ONNX Runtime; raises ImportError where onnx or onnxruntime is not installed."""
     import onnxruntime
 

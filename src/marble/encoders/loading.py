@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -19,13 +19,12 @@ from marble.bags.tensors import map_file
 from marble.encoders import lite0
 from marble.encoders.catalogue import EncoderRow, Rgb, encoder_row
 from marble.encoders.colour import DIM, colour_statistics
-from marble.encoders.encoder import Encoder
+from marble.encoders.encoder import Encoder, RunTiles
 from marble.encoders.weights import check_hash, find_weights
 from marble.errors import InputError
 
 Precision = Literal["float32", "float16", "bfloat16"]
 Backend = Literal["auto", "onnx", "torch"]
-Run = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -94,9 +93,7 @@ def _load_lite0(
     return Encoder(row, row.dim, row.input_px, run, lite0.WEIGHTS_SHA256, precision, device, used)
 
 
-def _lite0_runner(
-    net: list[lite0.Conv], device: str, backend: Backend
-) -> tuple[Callable[[NDArray[np.uint8]], NDArray[np.float32]], str]:
+def _lite0_runner(net: list[lite0.Conv], device: str, backend: Backend) -> tuple[RunTiles, str]:
     on_cpu = torch.device(device).type == "cpu"
     if backend == "torch" or (backend == "auto" and not on_cpu):
         return lite0.run_torch(net, device), "torch"
@@ -153,9 +150,9 @@ def _load_timm(
     return Encoder(row, dim, input_px, run, digest, precision, device, "timm")
 
 
-def shared_among(runs: Sequence[Run]) -> Run:
+def shared_among(runs: Sequence[RunTiles]) -> RunTiles:
     """One encoder on several devices: a batch goes to whichever is free, and each has one at a time."""
-    free: SimpleQueue[Run] = SimpleQueue()
+    free: SimpleQueue[RunTiles] = SimpleQueue()
     for run in runs:
         free.put(run)
 
@@ -169,9 +166,7 @@ def shared_among(runs: Sequence[Run]) -> Run:
     return run_on_one
 
 
-def run_module(
-    model: nn.Module, mean: Rgb, std: Rgb, device: str, precision: Precision
-) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
+def run_module(model: nn.Module, mean: Rgb, std: Rgb, device: str, precision: Precision) -> RunTiles:
     """Run a torch module on uint8 tiles: scale to 0..1, normalise, forward."""
     dtype, place = _DTYPES[precision], torch.device(device)
     model = model.eval().requires_grad_(False).to(device=device, dtype=dtype)

@@ -12,7 +12,7 @@ import torch
 
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
-from marble.cohorts.cohort import Case, Cohort, TaskName
+from marble.cohorts.cohort import Case, Cohort
 from marble.cohorts.splits import Split, with_validation
 from marble.errors import InputError
 from marble.experiment.experiment import Experiment, Stock
@@ -20,7 +20,8 @@ from marble.experiment.spec import ExperimentSpec, TrainSpec
 from marble.identifiers import normal
 from marble.models import model_options
 from marble.specs import unknown_choice
-from marble.targets import SurvivalTime, Target
+from marble.targets import SurvivalTime, Target, TargetKind
+from marble.tasks.registry import task_class
 from marble.training.run import PlannedRun
 
 #: bags as users have them: a store or its folder, bags, or arrays (N, D) of one level
@@ -34,7 +35,7 @@ class Given:
     store: BagStore
     targets: dict[str, Target]
     patients: dict[str, str]
-    task: TaskName
+    task: str
 
 
 def as_bag(features: Any, slide_id: str) -> Bag:
@@ -44,14 +45,18 @@ def as_bag(features: Any, slide_id: str) -> Bag:
 
 def collect(bags: Bags, targets: Any, folder: Path, task: str | None, groups: Any) -> Given:
     """Put the bags into a store (below `folder`, unless they are in one) and say what each is to be predicted as."""
+    wanted = None if task is None else task_class(task).target_kind
     store, ids = _stored(bags, folder, list(targets) if isinstance(targets, Mapping) else None)
-    of_bag = {slide: _target(value, slide, task) for slide, value in _aligned("targets", targets, ids).items()}
+    of_bag = {slide: _target(value, slide, wanted) for slide, value in _aligned("targets", targets, ids).items()}
     patients = (
         {slide: normal(str(who)) for slide, who in _aligned("groups", groups, ids).items()}
         if groups is not None
         else {}
     )
-    return Given(store, of_bag, {slide: patients.get(slide, slide) for slide in ids}, _task(of_bag.values(), task))
+    kind = _kind(of_bag.values())
+    if wanted not in (None, kind):
+        raise InputError(f"the targets are for {kind}, task is '{task}'")
+    return Given(store, of_bag, {slide: patients.get(slide, slide) for slide in ids}, task or kind)
 
 
 def plan_fit(
@@ -135,7 +140,7 @@ def _aligned(what: str, values: Any, ids: list[str]) -> dict[str, Any]:
     return dict(zip(ids, found, strict=True))
 
 
-def _target(value: Any, slide: str, task: str | None) -> Target:
+def _target(value: Any, slide: str, wanted: TargetKind | None) -> Target:
     """A class, a follow-up or a number, from what numpy, pandas and people write."""
     if isinstance(value, SurvivalTime):
         return value
@@ -143,7 +148,7 @@ def _target(value: Any, slide: str, task: str | None) -> Target:
         return _follow_up(list(value.item() if isinstance(value, np.void) else value), slide)
     if isinstance(value, np.generic):
         value = value.item()
-    if task == "regression":
+    if wanted == "regression":
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"a regression target is a number, got {value!r}", where=slide)
         return float(value)
@@ -163,15 +168,12 @@ def _follow_up(pair: list[Any], slide: str) -> SurvivalTime:
     return SurvivalTime(float(time), bool(event))
 
 
-def _task(targets: Iterable[Target], task: str | None) -> TaskName:
+def _kind(targets: Iterable[Target]) -> TargetKind:
     kinds = {type(target) for target in targets}
     if len(kinds) != 1:
         raise InputError(f"targets are of several kinds: {', '.join(sorted(kind.__name__ for kind in kinds))}")
     kind = kinds.pop()
-    found: TaskName = "survival" if kind is SurvivalTime else "regression" if kind is float else "classification"
-    if task is not None and task != found:
-        raise InputError(f"the targets are for {found}, task is '{task}'")
-    return found
+    return "survival" if kind is SurvivalTime else "regression" if kind is float else "classification"
 
 
 def _cohort(given: Given) -> Cohort:
@@ -187,4 +189,4 @@ def _cohort(given: Given) -> Cohort:
             )
         cases.append(Case(patient, tuple(sorted(own)), targets.pop()))
     classes = tuple(sorted({case.target for case in cases if isinstance(case.target, str)}))
-    return Cohort("python", given.task, tuple(cases), classes)
+    return Cohort("python", task_class(given.task).target_kind, tuple(cases), classes)

@@ -17,13 +17,14 @@ from marble.cohorts.sites import site_report
 from marble.cohorts.split_files import read_splits
 from marble.cohorts.splits import PARTS, Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
-from marble.errors import InputError, RunError, SpecError
+from marble.errors import RunError, SpecError
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
 from marble.experiment.stores import find_store
 from marble.models import COMMON, SMALL_BELOW, Recipe, model_class, model_options, small
 from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
+from marble.tasks.registry import task_class
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec, TrainedBy
 from marble.training.run import HeldOut, PlannedRun
 from marble.training.trackers import require
@@ -64,10 +65,7 @@ class Experiment:
         options = {key: getattr(spec, key) for key in type(spec).model_fields if key not in ("path", "patients")}
         if spec.slide_table is not None:
             options["slide_table"] = self.home / spec.slide_table
-        found = read_cohort(path, task=self.spec.task, **options)
-        if found.task != self.spec.task:
-            raise InputError(f"the table is for {found.task}, the experiment for {self.spec.task}", where=path)
-        return found
+        return read_cohort(path, task=task_class(self.spec.task).target_kind, **options)
 
     def store(self, out: Path) -> BagStore:
         """The bags the experiment is about."""
@@ -192,7 +190,9 @@ class Experiment:
                 side_label_smoothing=recipe.side_label_smoothing,
                 class_weights=self.spec.train.class_weights,
                 survival_loss=recipe.survival_loss,
+                bins=self.spec.train.bins,
                 risk_set=self.spec.train.risk_set,
+                group=self.spec.train.group,
                 regression_loss=self.spec.train.regression_loss,
             ),
             recipe=recipe,
@@ -221,7 +221,7 @@ class Experiment:
         if issubclass(kind, ClosedForm):  # for losses that are convex, and of vectors it standardises itself
             return "solved", replace(COMMON, epochs=1, warmup=0), {}
         if asked == "authors":
-            recipe, options = kind.as_authors(self.spec.task)
+            recipe, options = kind.as_authors(task_class(self.spec.task).target_kind)
             own = {key: value for key, value in changes.items() if key == "standardise"}
             return asked, replace(recipe, **own), options
         if asked == "common" or (asked == "auto" and slides >= SMALL_BELOW):

@@ -5,12 +5,16 @@ Defaults are the paper's, so files stay short.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from marble.models.recipe import Recipe
 from marble.specs import Spec
-from marble.training.trackers import Tracker
+from marble.tasks.cross_entropy import ClassLoss
+from marble.tasks.registry import TaskName
+from marble.training.trackers import TrackerName
 
 SYNTHETIC = "synthetic:"
 
@@ -74,17 +78,35 @@ class TrainSpec(Spec):
 
     recipe: RecipeName = "auto"
     standardise: bool | None = None
-    epochs: int | None = Field(default=None, ge=1)
-    warmup: int | None = Field(default=None, ge=0)
+    optimizer: Literal["adamw", "adam", "lookahead-radam", "lookahead-adam"] | None = None
     lr: float | None = Field(default=None, gt=0)
+    betas: tuple[float, float] | None = None
     weight_decay: float | None = Field(default=None, ge=0)
+    decay_exempt: bool | None = Field(default=None, description="biases, norms and SSM parameters do not decay")
+    schedule: Literal["warmup-cosine", "cosine", "constant", "multistep", "plateau"] | None = None
+    lr_min: float | None = Field(default=None, ge=0, description="where the cosine ends")
+    milestones: tuple[int, ...] | None = Field(default=None, description="epochs, of multistep")
+    gamma: float | None = Field(default=None, gt=0, lt=1, description="a step down, of multistep and plateau")
+    plateau_patience: int | None = Field(default=None, ge=1)
+    warmup: int | None = Field(default=None, ge=0)
+    epochs: int | None = Field(default=None, ge=1)
     patience: int | None = Field(default=None, ge=1)
-    clip: float | None = Field(default=None, gt=0)
+    patience_from: int | None = Field(default=None, ge=0, description="no early stopping before this epoch")
     select_by: Literal["metric", "loss", "last"] | None = None
+    choose_from: int | None = Field(default=None, ge=1, description="no epoch before this one is chosen")
+    accumulate: int | None = Field(default=None, ge=1, description="slides of one step")
+    accumulate_by: Literal["mean", "sum"] | None = None
+    clip: float | None = Field(default=None, gt=0)
+    clip_per_group: bool | None = None
+    sampling: Literal["shuffle", "weighted", "fixed"] | None = None
     ema: float | None = Field(default=None, gt=0, lt=1)
     precision: Literal["float32", "tf32", "bfloat16"] | None = Field(default=None, description="of projections")
+    class_loss: ClassLoss | None = None
+    side_label_smoothing: float | None = Field(default=None, ge=0, lt=1)
     survival_loss: Literal["cox", "nll"] | None = None
+    bins: int = Field(default=4, ge=2, description="of time, for survival_loss = 'nll'")
     risk_set: Literal["bank", "group"] = "bank"
+    group: int = Field(default=16, ge=2, description="slides in one graph, for risk_set = 'group'")
     regression_loss: Literal["squared", "huber"] = "squared"
     class_weights: Literal["none", "balanced"] = "none"
     orders: int = Field(default=8, ge=1)
@@ -94,10 +116,8 @@ class TrainSpec(Spec):
     )
 
     def changes(self) -> dict[str, Any]:
-        names = (
-            "standardise", "epochs", "warmup", "lr", "weight_decay", "patience", "clip", "select_by", "ema",
-            "precision", "survival_loss",
-        )  # fmt: skip
+        """What is to be different from the recipe."""
+        names = [field.name for field in fields(Recipe)]
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
@@ -142,7 +162,7 @@ class ExperimentSpec(Spec):
 
     name: str | None = None
     cohort: str | CohortSpec
-    task: Literal["classification", "survival", "regression"]
+    task: TaskName
     decision: Literal["argmax", "threshold"] = Field(
         default="argmax", description="call the most probable class, or from a threshold on that validation chooses"
     )
@@ -155,7 +175,7 @@ class ExperimentSpec(Spec):
     baselines: tuple[str, ...] = Field(
         default=("probe", "tiles"), description="models that every table has beside its own; [] for none"
     )
-    track: tuple[Tracker, ...] = Field(default=(), description="trackers of every run's history; no say in the results")
+    track: tuple[TrackerName, ...] = Field(default=(), description="of every run's history; no say in the results")
     paper: dict[str, dict[str, float]] = Field(
         default_factory=dict, description="figures printed in the paper, by model and metric; shown in a marked column"
     )

@@ -5,21 +5,24 @@ source      finding slide files and checking that they are what they were
 regions     which pixels are read together
 choosing    leaving out branches that are not worth embedding
 pipeline    reading ahead and encoding side by side, in an order that never changes
-slide       one slide
+extraction  the work on one slide
+slide       one slide to one bag: what is done is skipped, and there is always a record
 batch       many slides
 plan        the cost beforehand
 """
 
-from marble.extract.batch import BatchProgress, SlideOutcome, Summary, extract_many
+from marble.extract.batch import BatchFacts, BatchProgress, SlideOutcome, Summary, extract_many
 from marble.extract.choosing import Chooser
+from marble.extract.extraction import Progress
 from marble.extract.pipeline import LevelTokens, encode_level
 from marble.extract.plan import Estimate, plan
-from marble.extract.slide import Progress, extract_slide, store_for
-from marble.extract.source import find_slides, ids_of, read_manifest, slides_in
+from marble.extract.slide import extract_slide, store_for
+from marble.extract.source import SlideFacts, find_slides, ids_of, read_manifest, slides_in
 from marble.extract.spec import SLIDE_LIMITS, ExtractSpec, Machine, load_encoders
 
 __all__ = [
     "SLIDE_LIMITS",
+    "BatchFacts",
     "BatchProgress",
     "Chooser",
     "Estimate",
@@ -27,6 +30,7 @@ __all__ = [
     "LevelTokens",
     "Machine",
     "Progress",
+    "SlideFacts",
     "SlideOutcome",
     "Summary",
     "encode_level",

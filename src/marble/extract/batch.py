@@ -13,12 +13,13 @@ from typing import Literal
 
 from marble import files
 from marble.bags import BagStore
-from marble.bags.store import BagRecord
+from marble.bags.record import BagRecord
 from marble.compute import Done, Executor, Failed, Inline, Processes, describe, heard_by, locks, tell
 from marble.errors import InputError, MarbleError
 from marble.extract.choosing import Chooser
-from marble.extract.slide import OtherSlideError, Progress, extract_slide, known_record, source_in, store_for
-from marble.extract.source import ids_of, name_clashes, read_manifest, size_of, unusable_names
+from marble.extract.extraction import Progress
+from marble.extract.slide import OtherSlideError, extract_slide, known_record, source_in, store_for
+from marble.extract.source import SlideFacts, ids_of, name_clashes, read_manifest, size_of, unusable_names
 from marble.extract.spec import ExtractSpec, Machine, forget_encoders, load_encoders
 from marble.slides.mpp import mpp_of, read_mpp_csv
 
@@ -29,9 +30,26 @@ class Job:
 
     path: Path
     slide_id: str
-    mpp: float | None = None
-    outlines: Path | None = None
-    expect_sha256: str | None = None
+    facts: SlideFacts
+
+
+@dataclass(frozen=True)
+class BatchFacts:
+    """What is known of the slides from outside their files.
+
+    Args:
+        mpp_csv: table `wsi,mpp` of pixel sizes that replace the files'.
+        manifest: table `sha256,file`, or output of `sha256sum`; a slide that is not in it as it is, is refused.
+        outlines: folder with `<slide id>.geojson` files that replace segmentation where they exist.
+        hash_source: put every slide's SHA-256 into its record.
+        ids: slide ids, as from `ids_of`; by default the files' stems.
+    """
+
+    mpp_csv: str | Path | None = None
+    manifest: str | Path | None = None
+    outlines: str | Path | None = None
+    hash_source: bool = False
+    ids: Mapping[Path, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,16 +109,11 @@ def extract_many(
     spec: ExtractSpec,
     store_root: str | Path,
     *,
+    facts: BatchFacts | None = None,
     executor: Executor | None = None,
     machine: Machine | None = None,
-    mpp_csv: str | Path | None = None,
-    manifest: str | Path | None = None,
-    outlines: str | Path | None = None,
-    hash_source: bool = False,
-    ids: Mapping[Path, str] | None = None,
     replace: bool = False,
-    on_slide: Callable[[BatchProgress], None] | None = None,
-    on_tiles: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[BatchProgress | Progress], None] | None = None,
     chooser: Chooser | None = None,
 ) -> Summary:
     """Extract every slide; a failing one, even one that kills its worker, costs only itself.
@@ -111,25 +124,21 @@ def extract_many(
         paths: slide files, as from `find_slides`.
         spec: every choice that changes the bags.
         store_root: bags go to `store_root/<fingerprint of spec>/`.
+        facts: what is known of the slides from outside: ids, pixel sizes, hashes, outlines.
         executor: where the slides run; in this process by default.
         machine: what each of them runs on.
-        mpp_csv: table `wsi,mpp` of pixel sizes that replace the files'.
-        manifest: table `sha256,file`, or output of `sha256sum`; a slide that is not in it as it is, is refused.
-        outlines: folder with `<slide id>.geojson` files that replace segmentation where they exist.
-        hash_source: put every slide's SHA-256 into its record.
-        ids: slide ids, as from `ids_of`; by default the files' stems.
         replace: bags of other slides with the same id.
-        on_slide: called after every slide.
-        on_tiles: called after every batch of tiles, where the executor hears of them.
+        on_progress: called after every slide with a `BatchProgress`; after every batch of tiles, where the executor
+            hears of them, with a `Progress`.
         chooser: says between levels which branches to go on with; tiles of the others are never read.
     """
     began = time.monotonic()
-    executor, machine = executor or Inline(), machine or Machine()
+    executor, machine, facts = executor or Inline(), machine or Machine(), facts or BatchFacts()
     chosen = [Path(path) for path in paths]
     if not chosen:
         raise InputError("no slides to extract", hint="Give slide files, or folders that hold some")
-    sizes = read_mpp_csv(mpp_csv) if mpp_csv is not None else {}
-    hashes = read_manifest(manifest) if manifest is not None else None
+    sizes = read_mpp_csv(facts.mpp_csv) if facts.mpp_csv is not None else {}
+    hashes = read_manifest(facts.manifest) if facts.manifest is not None else None
     store = store_for(store_root, spec, chooser)
     files.make_folder(store.root)
     files.sweep(store.root)
@@ -137,19 +146,16 @@ def extract_many(
     load_encoders(spec, machine)  # what is missing is said once and now, not once per slide
     if not isinstance(executor, Inline):
         forget_encoders()
-    named = dict(ids) if ids is not None else ids_of(chosen, ())
+    named = dict(facts.ids) if facts.ids is not None else ids_of(chosen, ())
     refused = unusable_names(named) | name_clashes(chosen, named) | _not_listed(chosen, hashes)
     outcomes = {path: _refused(path, named[path], reason) for path, reason in refused.items()}
-    jobs = [_job(path, named[path], sizes, hashes, outlines) for path in chosen if path not in refused]
-    run = partial(
-        _run, spec=spec, store_root=store_root, machine=machine, hash_source=hash_source, replace=replace,
-        chooser=chooser, wait=False,
-    )  # fmt: skip
+    jobs = [_job(path, named[path], facts, sizes, hashes) for path in chosen if path not in refused]
+    run = partial(_run, spec=spec, store_root=store_root, machine=machine, replace=replace, chooser=chooser, wait=False)
     clock = _Clock([job.path for job in jobs], began)
     for outcome in outcomes.values():
-        clock.tell(outcome, len(chosen), on_slide)
+        clock.tell(outcome, len(chosen), on_progress)
     busy: list[Job] = []
-    heard = _Tiles(on_tiles)
+    heard = _Tiles(on_progress)
     if isinstance(executor, Processes):
         executor = dataclasses.replace(executor, on_news=lambda _job, news: heard(news))
     with heard_by(heard):
@@ -160,7 +166,7 @@ def extract_many(
                     continue
                 outcome = _outcome(ended, store)
                 outcomes[outcome.path] = outcome
-                clock.tell(outcome, len(chosen), on_slide)
+                clock.tell(outcome, len(chosen), on_progress)
     return Summary(store.root, tuple(outcomes[path] for path in chosen), time.monotonic() - began)
 
 
@@ -170,7 +176,6 @@ def _run(
     spec: ExtractSpec,
     store_root: str | Path,
     machine: Machine,
-    hash_source: bool,
     replace: bool,
     chooser: Chooser | None,
     wait: bool,
@@ -181,13 +186,9 @@ def _run(
             job.path,
             spec,
             store_root,
+            facts=job.facts,
             machine=machine,
-            mpp=job.mpp,
-            outlines=job.outlines,
-            hash_source=hash_source,
-            expect_sha256=job.expect_sha256,
             on_progress=tell,
-            slide_id=job.slide_id,
             replace=replace,
             wait=wait,
             chooser=chooser,
@@ -199,16 +200,17 @@ def _run(
 
 
 def _job(
-    path: Path, slide_id: str, sizes: Mapping[str, float], hashes: Mapping[str, str] | None, outlines: str | Path | None
+    path: Path, slide_id: str, facts: BatchFacts, sizes: Mapping[str, float], hashes: Mapping[str, str] | None
 ) -> Job:
-    drawn = None if outlines is None else Path(outlines) / f"{slide_id}.geojson"
-    return Job(
-        path,
+    drawn = None if facts.outlines is None else Path(facts.outlines) / f"{slide_id}.geojson"
+    about = SlideFacts(
         slide_id,
         mpp_of(path, sizes),
         drawn if drawn is not None and drawn.is_file() else None,
         None if hashes is None else hashes[path.name],
+        facts.hash_source,
     )
+    return Job(path, slide_id, about)
 
 
 def _not_listed(paths: list[Path], hashes: Mapping[str, str] | None) -> dict[Path, str]:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -45,20 +46,39 @@ class LevelTokens:
     rejected: NDArray[np.bool_] | None = None
 
 
+class Threads(NamedTuple):
+    """The threads that read and encode, and how many they are."""
+
+    pool: ThreadPoolExecutor
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Which tiles of a level are wanted.
+
+    Args:
+        keep: (T,) tiles to encode; the others are read, to learn what is missing, and not encoded.
+        only: indices of the tiles to look at; the others are not even read.
+        quality: measure how tiles look, and leave out those that are not good enough.
+    """
+
+    keep: NDArray[np.bool_] | None = None
+    only: NDArray[np.int64] | None = None
+    quality: QualitySpec | None = None
+
+
 def encode_level(
     slide: Slide,
     pyramid: Pyramid,
     level: int,
     encoder: Encoder,
-    pool: ThreadPoolExecutor,
+    threads: Threads,
+    wanted: Wanted | None = None,
     *,
-    threads: int,
     batch: int,
     dtype: DTypeLike = np.float32,
-    keep: NDArray[np.bool_] | None = None,
-    only: NDArray[np.int64] | None = None,
     on_tiles: Callable[[int], None] | None = None,
-    quality: QualitySpec | None = None,
 ) -> LevelTokens:
     """Read and encode one level.
 
@@ -67,33 +87,33 @@ def encode_level(
         pyramid: its lattice.
         level: which level of it.
         encoder: of this level.
-        pool: runs the reads and the encoder; `threads` is its size.
-        threads: how much is read and encoded ahead.
+        threads: run the reads and the encoder; their number says how much is done ahead.
+        wanted: which of its tiles; all of them by default.
         batch: tiles encoded together.
         dtype: of the features.
-        keep: (T,) tiles that are wanted; the others are read, to learn what is missing, and not encoded.
-        only: indices of the tiles to look at; the others are not even read.
         on_tiles: told how many more tiles are done.
-        quality: measure how tiles look, and leave out those that are not good enough.
     """
     count = len(pyramid.cells[level])
     features = np.zeros((count, encoder.dim), dtype)
     encoded, missing = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    wanted = np.ones(count, np.bool_) if keep is None else keep
+    wanted = wanted or Wanted()
+    quality = wanted.quality
+    keep = np.ones(count, np.bool_) if wanted.keep is None else wanted.keep
     looks = np.zeros((count, len(COLUMNS)), np.float32)
     looks[:, 3] = outside(pyramid.boxes(level), slide.l0_size_px)
     rejected = np.zeros(count, np.bool_)
     look = None if quality is None else partial(measure, mpp=pyramid.mpps[level])
     tell = on_tiles or (lambda _more: None)
+    wanted_blocks = blocks(slide, pyramid, level, wanted.only)
 
     def read(block: Block) -> Cut:
         px = pyramid.tile_px
         return read_block(slide, block, px, encoder.input_px, encoder.fit, allow_upsample=pyramid.upsampled, look=look)
 
     def whole_tiles() -> Iterator[Batch]:
-        for cut in in_order(pool, read, blocks(slide, pyramid, level, only), ahead=threads + 1):
+        for cut in in_order(threads.pool, read, wanted_blocks, ahead=threads.number + 1):
             missing[cut.missing] = True
-            chosen = wanted[cut.tiles]
+            chosen = keep[cut.tiles]
             if quality is not None and cut.looks is not None:
                 looks[cut.tiles, :3] = cut.looks
                 rejected[cut.tiles] = chosen & ~quality.keeps(looks[cut.tiles])
@@ -104,7 +124,7 @@ def encode_level(
     def encode(part: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return part[0], encoder.encode(part[1])
 
-    with _encoding_pool(encoder, pool, threads) as (feeding, ahead):
+    with _encoding_pool(encoder, threads) as (feeding, ahead):
         for tiles, tokens in in_order(feeding, encode, batches(whole_tiles(), batch), ahead=ahead):
             features[tiles] = tokens
             encoded[tiles] = True
@@ -113,12 +133,10 @@ def encode_level(
 
 
 @contextmanager
-def _encoding_pool(
-    encoder: Encoder, pool: ThreadPoolExecutor, threads: int
-) -> Iterator[tuple[ThreadPoolExecutor, int]]:
+def _encoding_pool(encoder: Encoder, threads: Threads) -> Iterator[tuple[ThreadPoolExecutor, int]]:
     """Who calls the encoder, and how far ahead: on a CPU the threads that read; else one feeder for each device."""
     if encoder.feeders is None:
-        yield pool, threads + 1
+        yield threads.pool, threads.number + 1
         return
     with ThreadPoolExecutor(encoder.feeders, thread_name_prefix="marble-feeder") as feeding:
         yield feeding, 2 * encoder.feeders + 1

@@ -12,12 +12,12 @@ import numpy as np
 from marble.encoders import Encoder
 from marble.errors import InputError, MarbleError
 from marble.extract.regions import blocks, read_block
-from marble.extract.slide import segment_or_take
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
 from marble.slides.lattice import Pyramid, lay
 from marble.slides.mpp import mpp_of
 from marble.slides.readers.elsewhere import ReadingDesk
 from marble.slides.slide import Slide
+from marble.slides.tissue import segment
 
 _CELL_BYTES = 2 * 4 + 8  # cell and parent of one tile
 _TIMED_BLOCKS = 3
@@ -70,7 +70,7 @@ def plan(
         began = time.perf_counter()
         try:
             with Slide.open(path, mpp=mpp_of(path, mpps or {}), desk=desk) as slide:
-                tissue = segment_or_take(slide, spec, None)
+                tissue = segment(slide, spec.tissue)
                 pyramid = lay(slide.l0_size_px, slide.mpp, tissue, spec.pyramid, name=path.name)
                 found = time.perf_counter() - began
                 read_s = [_read_seconds_per_tile(slide, pyramid, k, encoder) for k, encoder in enumerate(encoders)]

@@ -19,7 +19,7 @@ from marble.slides.preview import draw_preview
 from marble.slides.quality import QualitySpec, measure, outside
 from marble.slides.readers.elsewhere import ReadingDesk
 from marble.slides.slide import Slide
-from marble.slides.tissue import Tissue, TissueSpec, segment
+from marble.slides.tissue import TissueSpec, tissue_for
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,7 @@ def write_preview(
     tissue_spec = tissue_spec or TissueSpec()
     with Slide.open(path, mpp=mpp, desk=desk) as slide:
         drawn = None if outlines is None else Path(outlines) / f"{slide.name}.geojson"
-        if drawn is not None and drawn.exists():
-            tissue = Tissue.from_geojson(drawn, slide.l0_size_px, max(1, round(tissue_spec.working_mpp / slide.mpp)))
-        else:
-            tissue = segment(slide, tissue_spec)
+        tissue = tissue_for(slide, tissue_spec, drawn if drawn is not None and drawn.exists() else None)
         pyramid = lay(slide.l0_size_px, slide.mpp, tissue, spec, name=Path(path).name)
         rejected = None if quality is None or not quality.is_on else rejected_boxes(slide, pyramid, quality)
         picture = draw_preview(slide, tissue, pyramid, max_px, rejected)

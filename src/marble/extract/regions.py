@@ -18,7 +18,6 @@ from marble.slides.slide import Box, Slide
 Tile = NDArray[np.uint8]  # (px, px, 3)
 REGION_PX = 2048  # longest side of one read, in pixels of the plane it is decoded from
 _WHOLE = 1e-6
-_SAME_SCALE = 1.005  # as the reader: a plane within 0.5 % of a scale has it
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,16 +135,10 @@ def read_block(
     return Cut(block.tiles[~lacking], pixels, block.tiles[lacking], looks)
 
 
-def _plane_downsample(slide: Slide, zoom: float) -> float:
-    """How much coarser than level 0 the plane is that a read at this zoom is decoded from."""
-    downsamples = [mpp / slide.mpp for mpp in slide.native_mpps]
-    return max((d for d in downsamples if d <= zoom * _SAME_SCALE), default=1.0)
-
-
 def _fits_planes(slide: Slide, pyramid: Pyramid, level: int) -> bool:
     """Whether every tile starts and ends on whole pixels of the plane, so that any cut gives the same pixels."""
     zoom = pyramid.l0_extents_px[level] / pyramid.tile_px
-    downsample = _plane_downsample(slide, zoom)
+    downsample = slide.plane_for(zoom).downsample
     shrink = zoom / downsample
     places = [value / downsample for value in (*pyramid.l0_origin_px, pyramid.l0_extents_px[level])]
     return all(abs(value - round(value)) < _WHOLE for value in (shrink, downsample, *places))
@@ -157,7 +150,7 @@ def _block_side(slide: Slide, pyramid: Pyramid, level: int, *, whole: bool) -> i
     Blocks that are read `whole`, wanted or not, are not made larger than a family.
     """
     zoom = pyramid.l0_extents_px[level] / pyramid.tile_px
-    source_px = pyramid.tile_px * max(1.0, zoom / _plane_downsample(slide, zoom))
+    source_px = pyramid.tile_px * max(1.0, zoom / slide.plane_for(zoom).downsample)
     room = max(1, int(REGION_PX / source_px))
     family = pyramid.ratios[level - 1] if level else 1
     if family <= room:

@@ -116,6 +116,25 @@ def size_of(path: Path) -> int:
 
 
 @dataclass(frozen=True)
+class SlideFacts:
+    """What is known of a slide from outside its file, and goes before what the file says.
+
+    Args:
+        slide_id: of the bag; by default made from the file's name.
+        mpp: um per level-0 pixel.
+        outlines: GeoJSON with tissue outlines, in place of segmentation.
+        expect_sha256: refuse the file, before anything is decoded, unless it has this hash.
+        hash_source: put the file's SHA-256 into the record.
+    """
+
+    slide_id: str | None = None
+    mpp: float | None = None
+    outlines: Path | None = None
+    expect_sha256: str | None = None
+    hash_source: bool = False
+
+
+@dataclass(frozen=True)
 class Source:
     """A slide file as it was when it was read, with what was said about it from outside.
 
@@ -140,27 +159,25 @@ class Source:
     outlines_sha256: str | None = None
 
     @classmethod
-    def of(
-        cls, path: Path, *, hashed: bool, expect_sha256: str | None, mpp: float | None, outlines: Path | None
-    ) -> Source:
+    def of(cls, path: Path, facts: SlideFacts) -> Source:
         """Look at the file; refuse it if its hash is not the expected one."""
         try:
             _require_file(path)
             stat = path.stat()
             sample = _sample(path, stat.st_size)
-            digest = files.sha256_file(path) if hashed or expect_sha256 else None
-            drawn = None if outlines is None else files.sha256_file(outlines)
+            digest = files.sha256_file(path) if facts.hash_source or facts.expect_sha256 else None
+            drawn = None if facts.outlines is None else files.sha256_file(facts.outlines)
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror or error}", where=error.filename or path) from None
-        if expect_sha256 and digest != expect_sha256.lower():
+        if facts.expect_sha256 and digest != facts.expect_sha256.lower():
             raise IntegrityError(
-                f"not the file of the manifest: sha256 {digest}, expected {expect_sha256.lower()}",
+                f"not the file of the manifest: sha256 {digest}, expected {facts.expect_sha256.lower()}",
                 where=path,
                 hint="Copy the slide again",
             )
         place = files.sha256_bytes(os.fsencode(os.path.realpath(path)))[:16]
-        verified = expect_sha256 is not None
-        return cls(stat.st_size, stat.st_mtime_ns, sample, place, digest, verified, mpp, drawn)
+        verified = facts.expect_sha256 is not None
+        return cls(stat.st_size, stat.st_mtime_ns, sample, place, digest, verified, facts.mpp, drawn)
 
     def record(self) -> dict[str, Any]:
         return {

@@ -26,7 +26,7 @@ class Crop(Protocol):
 
 
 @dataclass(frozen=True)
-class Entry:
+class SheetTile:
     """One tile of the sheet."""
 
     rank: int
@@ -35,17 +35,17 @@ class Entry:
     parent: Box | None
 
 
-def pick(fine: TileMap, coarse: TileMap | None, count: int) -> tuple[list[Entry], list[Entry]]:
+def pick(fine: TileMap, coarse: TileMap | None, count: int) -> tuple[list[SheetTile], list[SheetTile]]:
     """The `count` tiles with the largest values, then those with the smallest (largest of these last)."""
     order = np.argsort(-fine.values, kind="stable")
     count = min(count, len(order))
 
-    def entry(place: int) -> Entry:
+    def entry(place: int) -> SheetTile:
         tile = int(order[place])
         parent = None
         if coarse is not None and fine.parent is not None:
             parent = _box(coarse, int(fine.parent[tile]))
-        return Entry(place + 1, float(fine.values[tile]), _box(fine, tile), parent)
+        return SheetTile(place + 1, float(fine.values[tile]), _box(fine, tile), parent)
 
     return [entry(i) for i in range(count)], [entry(len(order) - 1 - i) for i in range(count)]
 
@@ -70,7 +70,7 @@ def contact_sheet(
 
 
 def _cards(
-    sheet: Image.Image, draw: ImageDraw.ImageDraw, crop: Crop, entries: Sequence[Entry], corner: tuple[int, int],
+    sheet: Image.Image, draw: ImageDraw.ImageDraw, crop: Crop, entries: Sequence[SheetTile], corner: tuple[int, int],
     card: tuple[int, int], px: int, columns: int,
 ) -> None:  # fmt: skip
     for i, entry in enumerate(entries):
@@ -88,7 +88,7 @@ def _cards(
         draw.text((at, y + px + 4), f"{entry.value:.3g}", INK, font(_TEXT))
 
 
-def _within(entry: Entry, corner: tuple[int, int], px: int) -> tuple[float, float, float, float]:
+def _within(entry: SheetTile, corner: tuple[int, int], px: int) -> tuple[float, float, float, float]:
     """The tile's rectangle in its parent's picture."""
     assert entry.parent is not None
     scale = px / entry.parent[2]

@@ -13,7 +13,7 @@ from marble import files
 from marble.attribution import Curves, Explanation, deletion_insertion, explain, score_of
 from marble.attribution.tile_map import TileMap
 from marble.bags.bag import Bag
-from marble.bags.store import file_stem
+from marble.bags.record import file_stem
 from marble.errors import InputError
 from marble.heatmaps.faithfulness import curve_numbers, curves_png
 from marble.heatmaps.geojson import write_geojson

@@ -19,7 +19,8 @@ import numpy as np
 from marble import files
 from marble.bags.bag import Bag
 from marble.bags.provenance import Geometry
-from marble.bags.store import BagStore, file_stem
+from marble.bags.record import file_stem
+from marble.bags.store import BagStore
 from marble.bags.survey import survey
 from marble.errors import BagError, InputError, MarbleError
 from marble.interchange.hdf5 import Array

@@ -28,7 +28,7 @@ class Found:
 
 
 def parse_levels(levels: Sequence[str]) -> list[tuple[float, Path]]:
-    """`10x:FOLDER` or `10:FOLDER`, one per level, as (magnification, folder), coarsest first."""
+    """`10x:FOLDER` or `10:FOLDER`, one per level, as (magnification, folder), in the order given."""
     found: list[tuple[float, Path]] = []
     for text in levels:
         number, colon, folder = text.partition(":")
@@ -43,7 +43,7 @@ def parse_levels(levels: Sequence[str]) -> list[tuple[float, Path]]:
         found.append((magnification, Path(folder)))
     if len({magnification for magnification, _ in found}) != len(found) or not found:
         raise InputError("give every level once, each with a magnification of its own", where=", ".join(levels))
-    return sorted(found, key=lambda level: level[0])
+    return found
 
 
 def find_features(folder: Path, encoder: str | None = None) -> Found:

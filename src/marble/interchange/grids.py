@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from marble.bags.bag import MAX_RATIO
+from marble.cells import MAX_RATIO
 from marble.errors import BagError
 
 Floats = npt.NDArray[np.float64]

@@ -15,7 +15,8 @@ from marble.interchange.finding import HDF5_SUFFIXES, Found, find_features, pars
 from marble.interchange.grids import Policy
 from marble.interchange.hdf5 import open_foreign
 from marble.interchange.multilevel import level_groups, read_multilevel
-from marble.interchange.tiles import LevelHints, Tiles, anchor_of, checked, unit_of
+from marble.interchange.spec import ImportSpec
+from marble.interchange.tiles import LevelHints, Tiles, checked
 from marble.interchange.zoommil import is_zoommil
 
 AUDIT_NAME = "audit.csv"
@@ -54,18 +55,10 @@ class ImportResult:
 def import_levels(
     levels: Sequence[str],
     store: Path,
+    spec: ImportSpec | None = None,
     *,
-    policy: str = "drop",
     audit_path: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
-    extents: Sequence[float] | None = None,
-    tile_px: int | None = None,
-    slide_mpp: float | None = None,
-    encoder: str | None = None,
-    units: str | None = None,
-    anchor: str | None = None,
-    layout: str | None = None,
-    no_coordinates: bool = False,
     executor: Executor | None = None,
 ) -> ImportResult:
     """Import `MAGNIFICATION:FOLDER` levels; one slide at a time, a failing one is noted and the rest goes on.
@@ -73,100 +66,20 @@ def import_levels(
     Args:
         levels: one per level; the same folder for all if its files hold all levels.
         store: where the bags go.
-        policy: what to do with fine tiles that lie in no coarse one: `drop` (the paper), or `nearest`.
+        spec: what to do, and what is known about files that do not say it.
         audit_path: where the audit goes; by default into the store.
         tell: called once per slide with a line to show.
-        extents: side of a tile in level-0 pixels (um if the coordinates are), in the order of `levels`.
-        tile_px: side of a tile in pixels as it was encoded.
-        slide_mpp: um per level-0 pixel of the slides.
-        encoder: name of the encoder, or which of several to take.
-        units: `px` or `um`, of the coordinates.
-        anchor: `top-left` or `centre`: what of the tile the coordinates point at.
-        layout: the tool, when it cannot be seen from the files.
-        no_coordinates: import one level without places, for models that read none; cells are made up.
         executor: where slides are read; `Processes(1, timeout_s=...)` survives files on which the HDF5 library itself
             crashes or never returns. By default this process.
     """
-    found = parse_levels(levels)
-    if no_coordinates and len(found) > 1:
-        what = "without coordinates no parents can be found, so only one level can be imported"
-        raise InputError(what, hint="Leave out --no-coordinates, or give one --level")
-    if extents is not None and len(extents) != len(levels):
-        raise InputError(f"{len(extents)} extents for {len(levels)} levels")
-    sides: Sequence[float | None] = [None] * len(levels) if extents is None else extents
-    given = {parse_levels([text])[0][0]: side for text, side in zip(levels, sides, strict=True)}
-    hints = [
-        LevelHints(
-            magnification,
-            given[magnification],
-            tile_px,
-            slide_mpp,
-            encoder,
-            unit_of(units),
-            anchor_of(anchor),
-            layout,
-            no_coordinates,
-        )
-        for magnification, _ in found
-    ]
-    by_level = [find_features(folder, encoder) for _, folder in found]
-    shared = len(found) > 1 and len({folder.resolve() for _, folder in found}) == 1
+    spec = spec or ImportSpec()
+    given = parse_levels(levels)
+    hints = sorted(spec.hints([magnification for magnification, _ in given]), key=lambda one: one.magnification)
+    folders = [folder for _, folder in sorted(given, key=lambda level: level[0])]
+    by_level = [find_features(folder, spec.encoder) for folder in folders]
+    shared = len(folders) > 1 and len({folder.resolve() for folder in folders}) == 1
     together = shared and _holds_groups(list(by_level[0].files.values()))
-    return _import(by_level, hints, together, store, policy, audit_path, tell, executor)
-
-
-def import_multilevel(
-    folder: Path,
-    store: Path,
-    magnifications: Sequence[float] = (2.5, 10),
-    *,
-    policy: str = "drop",
-    audit_path: Path | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-    encoder: str | None = None,
-    executor: Executor | None = None,
-) -> ImportResult:
-    """Import files that hold all levels in groups (`level0`, `level1`, ... or `levels/0`, ...), coarsest first."""
-    hints = [LevelHints(magnification, encoder=encoder) for magnification in sorted(magnifications)]
-    by_level = [find_features(folder)] * len(hints)
-    return _import(by_level, hints, True, store, policy, audit_path, tell, executor)
-
-
-def import_slide(job: SlideJob) -> list[AuditRow]:
-    """Read one slide, build its bag, save it."""
-    if job.doubt is not None:
-        raise BagError(job.doubt)
-    levels = _read_together(job) if job.together else _read_separately(job)
-    bag, rows = nested_bag(job.slide_id, levels, job.hints, job.policy)
-    BagStore(job.store).save(bag, {"audit": [asdict(row) for row in rows], "policy": job.policy}, stage="import")
-    return rows
-
-
-def _import(
-    by_level: Sequence[Found],
-    hints: Sequence[LevelHints],
-    together: bool,
-    store: Path,
-    policy: str,
-    audit_path: Path | None,
-    tell: Callable[[str], None],
-    executor: Executor | None,
-) -> ImportResult:
-    if policy not in ("drop", "nearest"):
-        raise InputError(f"policy '{policy}' is neither drop nor nearest")
-    chosen: Policy = "drop" if policy == "drop" else "nearest"
-    jobs = [
-        SlideJob(
-            slide,
-            tuple(found.files.get(slide) for found in by_level),
-            tuple(hints),
-            together,
-            chosen,
-            store,
-            next((found.doubts[slide] for found in by_level if slide in found.doubts), None),
-        )
-        for slide in sorted({slide for found in by_level for slide in found.files})
-    ]
+    jobs = _jobs(by_level, hints, together, spec, store)
     result = ImportResult(store, audit_path or store / AUDIT_NAME)
     for outcome in (executor or Inline()).map(import_slide, jobs):
         slide_id = outcome.item.slide_id
@@ -182,6 +95,33 @@ def _import(
     result.failed.sort()
     publish_table(result.audit_path, result.rows, result.failed)
     return result
+
+
+def import_slide(job: SlideJob) -> list[AuditRow]:
+    """Read one slide, build its bag, save it."""
+    if job.doubt is not None:
+        raise BagError(job.doubt)
+    levels = _read_together(job) if job.together else _read_separately(job)
+    bag, rows = nested_bag(job.slide_id, levels, job.hints, job.policy)
+    BagStore(job.store).save(bag, {"audit": [asdict(row) for row in rows], "policy": job.policy}, stage="import")
+    return rows
+
+
+def _jobs(
+    by_level: Sequence[Found], hints: Sequence[LevelHints], together: bool, spec: ImportSpec, store: Path
+) -> list[SlideJob]:
+    return [
+        SlideJob(
+            slide,
+            tuple(found.files.get(slide) for found in by_level),
+            tuple(hints),
+            together,
+            spec.policy,
+            store,
+            next((found.doubts[slide] for found in by_level if slide in found.doubts), None),
+        )
+        for slide in sorted({slide for found in by_level for slide in found.files})
+    ]
 
 
 def _read_separately(job: SlideJob) -> list[Tiles]:

@@ -9,6 +9,7 @@ from typing import Any
 from marble.bags.provenance import MADE_UP_CELLS, EncoderIdentity, Geometry, Provenance, SlideIdentity
 from marble.errors import BagError
 from marble.interchange.tiles import LevelHints, Tiles, in_pixels
+from marble.magnification import mpp_at
 
 
 def in_one_unit(levels: Sequence[Tiles]) -> list[Tiles]:
@@ -80,7 +81,7 @@ def _geometry(tiles: Tiles, hints: LevelHints, scale: float, notes: dict[str, An
     elif tiles.slide_mpp is not None:
         mpp = tiles.slide_mpp * tiles.extent / tiles.tile_px
     else:
-        mpp = 10 / hints.magnification
+        mpp = mpp_at(hints.magnification)
         notes["mpp"] = "nominal, from the magnification: the files do not hold it"
     return Geometry(
         magnification=hints.magnification,
@@ -96,7 +97,7 @@ def _slide(slide_id: str, tiles: Tiles) -> SlideIdentity | None:
     if tiles.slide_mpp is not None:
         mpp, how = tiles.slide_mpp, f"given to or by {tiles.tool}"
     elif tiles.slide_magnification is not None:
-        mpp, how = 10 / tiles.slide_magnification, f"objective power as recorded by {tiles.tool}"
+        mpp, how = mpp_at(tiles.slide_magnification), f"objective power as recorded by {tiles.tool}"
     else:
         return None
     width, height = tiles.slide_size_px

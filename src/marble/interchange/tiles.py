@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Literal
 
 import numpy as np
 
-from marble.errors import BagError, InputError, NonFiniteError
+from marble.errors import BagError, NonFiniteError
 from marble.interchange.grids import Floats, pitch
 from marble.interchange.hdf5 import Array
 
@@ -19,24 +19,20 @@ LIMIT = 2**31
 NO_PLACES: Array = np.empty((0, 2))
 
 
-@dataclass(frozen=True)
-class LevelHints:
-    """What the user says about one level's files; it goes before what the files say.
+@dataclass(frozen=True, kw_only=True)
+class FileHints:
+    """What the user says about files that do not say it; it goes before what the files say.
 
     Args:
-        magnification: nominal, 10 = 1 um/px.
-        extent: side of a tile in level-0 pixels (or um, if the coordinates are).
         tile_px: side of a tile in pixels as it was encoded.
-        slide_mpp: um per level-0 pixel.
-        encoder: name of the encoder, or which of several in one file.
-        units: of the coordinates.
-        anchor: what of the tile the coordinates point at.
-        layout: the tool's name, when it cannot be seen from the file.
+        slide_mpp: um per level-0 pixel of the slides.
+        encoder: name of the encoder, or which of several to take.
+        units: `px` or `um`, of the coordinates.
+        anchor: `top-left` or `centre`: what of the tile the coordinates point at.
+        layout: the tool, when it cannot be seen from the files.
         no_coordinates: places are not known and not needed; cells are then made up, whatever the files hold.
     """
 
-    magnification: float
-    extent: float | None = None
     tile_px: int | None = None
     slide_mpp: float | None = None
     encoder: str | None = None
@@ -44,6 +40,19 @@ class LevelHints:
     anchor: Anchor | None = None
     layout: str | None = None
     no_coordinates: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelHints(FileHints):
+    """The same about one level's files.
+
+    Args:
+        magnification: nominal, 10 = 1 um/px.
+        extent: side of a tile in level-0 pixels (or um, if the coordinates are).
+    """
+
+    magnification: float
+    extent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -69,20 +78,6 @@ class Tiles:
     @property
     def source(self) -> str:
         return self.tool if self.version is None else f"{self.tool} {self.version}"
-
-
-def unit_of(text: str | None) -> CoordinateUnit | None:
-    """The unit the user named."""
-    if text not in (None, *get_args(CoordinateUnit)):
-        raise InputError(f"units '{text}' are neither px nor um")
-    return cast(CoordinateUnit | None, text)
-
-
-def anchor_of(text: str | None) -> Anchor | None:
-    """The anchor the user named."""
-    if text not in (None, *get_args(Anchor)):
-        raise InputError(f"anchor '{text}' is neither top-left nor centre")
-    return cast(Anchor | None, text)
 
 
 def checked(tiles: Tiles, hints: LevelHints, path: Path) -> Tiles:

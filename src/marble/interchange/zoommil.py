@@ -10,6 +10,7 @@ from marble.errors import BagError
 from marble.interchange.attributes import FileLayout
 from marble.interchange.hdf5 import Array, ForeignFile
 from marble.interchange.tiles import LevelHints, Tiles
+from marble.magnification import mpp_at
 
 
 def is_zoommil(file: ForeignFile) -> bool:
@@ -23,7 +24,7 @@ def _read(file: ForeignFile, hints: LevelHints) -> Tiles:
         raise BagError(f"no '{features}' and '{coords}' among {file.datasets}", where=file.path)
     rows = _row_and_column(file.numbers(coords), file.path)
     # Cells of this magnification's own grid, as um at the nominal pixel size: levels then nest by value.
-    side = (hints.tile_px or 256) * 10 / hints.magnification
+    side = (hints.tile_px or 256) * mpp_at(hints.magnification)
     return Tiles(tool="zoommil", features=file.numbers(features), xy=rows[:, ::-1] * side, unit="um", extent=side)
 
 

@@ -17,6 +17,7 @@ from marble.bags.bag import Bag, Level
 from marble.errors import BagError, InputError
 from marble.models.recipe import COMMON, Recipe
 from marble.models.statistics import InputStatistics, Moments
+from marble.targets import TargetKind
 
 #: parameters of state-space layers that weight decay must not touch, whatever their shape
 NO_DECAY = ("A_log", "D", "dt_bias", "A_b_log", "D_b", "log_A_real", "A_imag", "C", "log_dt")
@@ -107,9 +108,9 @@ class BagModel(nn.Module):
         return None
 
     @classmethod
-    def as_authors(cls, task: str) -> tuple[Recipe, dict[str, Any]]:
-        """The authors' recipe for "classification" or "survival", and the options they gave the model for it."""
-        if task != "survival":
+    def as_authors(cls, targets: TargetKind) -> tuple[Recipe, dict[str, Any]]:
+        """The authors' recipe for this kind of targets, and the options they gave the model for it."""
+        if targets != "survival":
             return cls.authors_recipe, {}
         return cls.authors_survival_recipe or cls.authors_recipe, dict(cls.authors_survival_options)
 

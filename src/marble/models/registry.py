@@ -6,18 +6,18 @@ Adding a model is one file and one line in `MODELS`; the contract test then cove
 from __future__ import annotations
 
 import inspect
-from importlib import import_module
 from typing import Any
 
 from marble.errors import InputError
 from marble.models.base import BagModel
+from marble.pointers import pointed_at
 from marble.specs import unknown_choice
 
 #: name -> "module:class"; imported only when built
 MODELS: dict[str, str] = {
     "marble": "marble.models.zoo.marble:Marble",
     "probe": "marble.models.zoo.probe:Probe",
-    "tiles": "marble.models.zoo.probe:Tiles",
+    "tiles": "marble.models.zoo.probe:TileCount",
     "mean": "marble.models.zoo.pooling:MeanMIL",
     "max": "marble.models.zoo.pooling:MaxMIL",
     "abmil": "marble.models.zoo.abmil:ABMIL",
@@ -46,8 +46,7 @@ def model_class(name: str) -> type[BagModel]:
     """The class behind a name, or an error with the valid names."""
     if name not in MODELS:
         raise InputError(unknown_choice("model", name, list(MODELS)))
-    module, _, attribute = MODELS[name].partition(":")
-    found: type[BagModel] = getattr(import_module(module), attribute)
+    found: type[BagModel] = pointed_at(MODELS[name])
     return found
 
 

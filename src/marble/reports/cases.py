@@ -21,7 +21,7 @@ def key_of(*parts: object) -> str:
 
 
 @dataclass(frozen=True)
-class Case:
+class CaseCalled:
     """One test case as one run sees it."""
 
     model: str
@@ -41,7 +41,7 @@ class Case:
         return f"/slide/{key_of('slide', slide_id)}#{self.job}"
 
 
-def errors(results: Results) -> list[Case]:
+def errors(results: Results) -> list[CaseCalled]:
     """Test cases of every model that were called wrong, the surest first.
 
     Of predicted numbers, which are all more or less wrong: every test case of the reference, the worst first.
@@ -53,7 +53,7 @@ def errors(results: Results) -> list[Case]:
     return sorted(found, key=lambda case: (-case.number, case.case_id, case.model))
 
 
-def extremes(results: Results, each: int = 2) -> list[Case]:
+def extremes(results: Results, each: int = 2) -> list[CaseCalled]:
     """The test cases with the highest and the lowest numbers of the reference model (or the first)."""
     ranked = sorted(_cases(results, results.reference or results.models[0]), key=lambda case: -case.number)
     if len(ranked) <= 2 * each:
@@ -61,7 +61,7 @@ def extremes(results: Results, each: int = 2) -> list[Case]:
     return ranked[:each] + ranked[-each:]
 
 
-def _cases(results: Results, model: ModelResults) -> list[Case]:
+def _cases(results: Results, model: ModelResults) -> list[CaseCalled]:
     return [
         _case(results, model.key, repeat, stored)
         for repeat in model.repeats
@@ -70,12 +70,12 @@ def _cases(results: Results, model: ModelResults) -> list[Case]:
     ]
 
 
-def _case(results: Results, model: str, repeat: Repeat, stored: StoredCase) -> Case:
+def _case(results: Results, model: str, repeat: Repeat, stored: StoredCase) -> CaseCalled:
     task, unit = results.task, results.unit
     decision = task.decide(stored.readout, repeat.calibration)
     said, value = task.headline(stored.readout, decision)
     miss = miss_of(task, stored.target, stored.readout)
-    return Case(
+    return CaseCalled(
         model, repeat.number, repeat.folder, str(repeat.record["job"]), stored.case_id, stored.slide_ids,
         task.target_text(stored.target, unit), said if miss is None else in_unit(said, unit), value,
         task.is_wrong(stored.target, decision), miss,

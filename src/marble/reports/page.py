@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from marble import files
-from marble.reports.cases import SHOWN, Case, errors, extremes
+from marble.reports.cases import SHOWN, CaseCalled, errors, extremes
 from marble.reports.collect import Results, collect
 from marble.reports.compare import Comparison, compare
 from marble.reports.figures import all_figures
@@ -143,7 +143,7 @@ def _sections(results: Results, looks: CaseLooks) -> list[dict[str, Any]]:
     return sections
 
 
-def _of_errors(wrong: list[Case]) -> str:
+def _of_errors(wrong: list[CaseCalled]) -> str:
     """Which cases are shown as errors."""
     if wrong[0].miss is not None:
         return f"The test cases of {wrong[0].model} whose predicted value is farthest from the true one."
@@ -151,7 +151,7 @@ def _of_errors(wrong: list[Case]) -> str:
     return f"Test cases whose class was called wrong, the surest first.{more}"
 
 
-def _card(case: Case, results: Results, looks: CaseLooks) -> dict[str, Any]:
+def _card(case: CaseCalled, results: Results, looks: CaseLooks) -> dict[str, Any]:
     slide_id = case.slide_ids[0]
     picture = looks.pictures.get((case.job, slide_id))
     return {
@@ -165,7 +165,7 @@ def _card(case: Case, results: Results, looks: CaseLooks) -> dict[str, Any]:
     }
 
 
-def _extra(case: Case, results: Results) -> str:
+def _extra(case: CaseCalled, results: Results) -> str:
     """What stands in brackets behind what was said: how sure, or how far off."""
     if case.miss is not None:
         return in_unit(f"error {case.miss:+.3g}", results.unit)

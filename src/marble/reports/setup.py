@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from marble.magnification import mpp_at
 from marble.reports.collect import Results
 
 
@@ -38,7 +39,7 @@ def _encoder(encoder: dict[str, Any]) -> str:
 
 
 def _level(level: dict[str, Any]) -> str:
-    return f"{level['magnification']:g}x ({10 / level['magnification']:g} µm/px, tiles of {level['tile_px']} px)"
+    return f"{level['magnification']:g}x ({mpp_at(level['magnification']):g} µm/px, tiles of {level['tile_px']} px)"
 
 
 def _splits(results: Results) -> str:

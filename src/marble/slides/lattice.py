@@ -26,13 +26,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from marble.cells import cell_boxes
+from marble.cells import MAX_RATIO, cell_boxes
 from marble.errors import SlideError
-from marble.slides.mpp import NOMINAL_MPP_AT_1X
+from marble.magnification import magnification_at, mpp_at
 from marble.slides.tissue import Tissue
 from marble.specs import Spec
 
-MAX_RATIO = 64
 DEFAULT_FINEST_COVERAGE, DEFAULT_COARSE_COVERAGE = 0.25, 0.02
 _RATIO_SLACK = 1e-3
 _EPSILON = 1e-9
@@ -86,7 +85,7 @@ class PyramidSpec(Spec):
 
     @property
     def asked_mpps(self) -> tuple[float, ...]:
-        return self.mpps or tuple(NOMINAL_MPP_AT_1X / magnification for magnification in self.magnifications)
+        return self.mpps or tuple(mpp_at(magnification) for magnification in self.magnifications)
 
     @property
     def ratios(self) -> tuple[int, ...]:
@@ -95,7 +94,7 @@ class PyramidSpec(Spec):
         for coarse, fine in zip(self.asked_mpps, self.asked_mpps[1:]):
             ratio = round(coarse / fine)
             if not 2 <= ratio <= MAX_RATIO or abs(coarse / fine - ratio) > _RATIO_SLACK * ratio:
-                names = [f"{NOMINAL_MPP_AT_1X / mpp:g}x ({mpp:g} um/px)" for mpp in (coarse, fine)]
+                names = [f"{magnification_at(mpp):g}x ({mpp:g} um/px)" for mpp in (coarse, fine)]
                 raise ValueError(
                     f"{names[0]} and {names[1]} do not nest: {coarse / fine:g} of one in the other, not a "
                     f"whole number in 2 to {MAX_RATIO}. Give the coarsest first, with whole ratios, for "
@@ -220,7 +219,7 @@ def lay(l0_size_px: tuple[int, int], mpp: float, tissue: Tissue, spec: PyramidSp
         for k, shape in enumerate(shapes)
     )
     mpps = tuple(mpp * side / spec.tile_px for side in extents)
-    magnifications = tuple(NOMINAL_MPP_AT_1X / asked for asked in spec.asked_mpps)
+    magnifications = tuple(magnification_at(asked) for asked in spec.asked_mpps)
     in_tiles, beyond = _tissue_shares(tissue, cells[-1], extent, origin, (whole[0], whole[1]))
     return Pyramid(
         origin, extents, spec.tile_px, ratios, cells, parents, mpps, magnifications, upsampled, counts, in_tiles, beyond
@@ -252,8 +251,8 @@ def _finest_extent(mpp: float, spec: PyramidSpec, name: str) -> tuple[int, bool]
         return spec.tile_px, False
     if mpp > asked and not spec.allow_upsample:
         raise SlideError(
-            f"{NOMINAL_MPP_AT_1X / asked:g}x ({asked:g} um/px) asked, but the scan has {mpp:g} um/px, "
-            f"about {NOMINAL_MPP_AT_1X / mpp:.3g}x",
+            f"{magnification_at(asked):g}x ({asked:g} um/px) asked, but the scan has {mpp:g} um/px, "
+            f"about {magnification_at(mpp):.3g}x",
             where=name,
             hint="Ask for what it has, leave the slide out, or give `--allow-upsample`",
         )

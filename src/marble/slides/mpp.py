@@ -13,12 +13,12 @@ from pathlib import Path
 
 from marble.errors import SlideError
 from marble.identifiers import normal, slide_id_of
+from marble.magnification import mpp_at
 from marble.tabular import read_table
 
 MIN_MPP, MAX_MPP = 0.05, 20.0
 MAX_ASPECT = 0.02
 MAX_OBJECTIVE_CONTRADICTION = 2.0
-NOMINAL_MPP_AT_1X = 10.0
 _GIVE_IT = "If you know the pixel size, give it with --mpp-csv (columns wsi,mpp)"
 
 
@@ -55,7 +55,7 @@ def pixel_size(clues: PixelSizeClues, given: float | None, path: Path) -> PixelS
         if not power > 0 or not math.isfinite(power):
             raise _refused(f"no pixel size, and the objective's power is '{clues.objective}'", path)
         origin = f"objective power {power:g} (nominal)"
-        return PixelSize(_plausible(NOMINAL_MPP_AT_1X / power, origin, path), origin)
+        return PixelSize(_plausible(mpp_at(power), origin, path), origin)
     raise _refused("no pixel size: neither the vendor's fields, resolution tags nor an objective power", path)
 
 
@@ -103,7 +103,7 @@ def _names(file: Path) -> tuple[str, ...]:
 
 
 def _require_agreement(size: PixelSize, power: float, path: Path) -> None:
-    nominal = NOMINAL_MPP_AT_1X / power
+    nominal = mpp_at(power)
     if max(size.mpp / nominal, nominal / size.mpp) > MAX_OBJECTIVE_CONTRADICTION:
         raise _refused(
             f"pixel size {size.mpp:g} um ({size.origin}) contradicts its objective power {power:g}, "

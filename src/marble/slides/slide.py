@@ -3,7 +3,7 @@
 The file's own pyramid never shows: a read names a box in level-0 pixels and the size wanted, and the reader takes it
 from the coarsest plane that is fine enough. A plane within 0.5 % of the asked scale counts as having it.
 
-Decisions: outside the picture is white and counted. Pixels the file lacks or that cannot be decoded are white too, and
+Decisions: outside the picture is white. Pixels the file lacks or that cannot be decoded are white too, and
 true in `Region.missing`; they are never black, and whoever uses them decides how many are too many. A plane whose size
 is an integer division of level 0 up to rounding is taken as exactly that division (8942 / 2236 is 4, not 3.99906).
 """
@@ -47,12 +47,17 @@ class Region:
     Args:
         pixels: (h, w, 3) uint8 RGB.
         missing: (h, w) true where the file holds no pixels or they cannot be decoded (white there); None if none is.
-        outside_px: how many of the pixels lie outside the picture (white there).
     """
 
     pixels: Pixels
     missing: Mask | None
-    outside_px: int
+
+
+class Plane(NamedTuple):
+    """One of the pictures that the file stores: its number there, and how much coarser than level 0 it is."""
+
+    number: int
+    downsample: float
 
 
 class Slide:
@@ -115,6 +120,12 @@ class Slide:
         """The pixel sizes that are stored in the file, finest first."""
         return tuple(self.mpp * downsample for downsample in self._downsamples)
 
+    def plane_for(self, zoom: float) -> Plane:
+        """The stored plane that serves where `zoom` level-0 pixels become one: the coarsest that is fine enough."""
+        enough = [d for d in self._downsamples if d <= zoom * _SAME_SCALE]
+        downsample = max(enough, default=self._downsamples[0])
+        return Plane(self._downsamples.index(downsample), downsample)
+
     def read(self, l0_box: Box, out_px: tuple[int, int], *, allow_upsample: bool = False) -> Region:
         """The pixels of `l0_box` as a picture of `out_px` (width, height)."""
         out_width, out_height = out_px
@@ -129,12 +140,8 @@ class Slide:
                 where=self.path,
                 hint="Ask for a lower magnification, or give `--allow-upsample`",
             )
-        plane = max(
-            (i for i, downsample in enumerate(self._downsamples) if downsample <= zoom * _SAME_SCALE),
-            key=lambda i: self._downsamples[i],
-            default=0,
-        )
-        region = self._read_plane(plane, _scaled(l0_box, self._downsamples[plane]), out_px)
+        plane = self.plane_for(zoom)
+        region = self._read_plane(plane.number, _scaled(l0_box, plane.downsample), out_px)
         return _resampled(region, out_px)
 
     def thumbnail(self, max_px: int) -> Pixels:
@@ -174,7 +181,6 @@ class Slide:
         shape = -(-box.height // factor), -(-box.width // factor)
         pixels = np.empty((*shape, 3), np.uint8)
         missing = np.zeros(shape, np.bool_)
-        outside_px = 0
         step = _BLOCK_PX // factor * factor
         for y in range(0, box.height, step):
             for x in range(0, box.width, step):
@@ -186,8 +192,7 @@ class Slide:
                 ]
                 pixels[inside] = part.pixels
                 missing[inside] = False if part.missing is None else part.missing
-                outside_px += part.outside_px
-        return Region(pixels, missing if missing.any() else None, outside_px)
+        return Region(pixels, missing if missing.any() else None)
 
     def _read_block(self, plane: int, box: Box) -> Region:
         """`box` in the plane's own pixels, as it is; white outside the picture."""
@@ -195,17 +200,16 @@ class Slide:
         left, right = min(max(box.x, 0), width), min(max(box.x + box.width, 0), width)
         top, bottom = min(max(box.y, 0), height), min(max(box.y + box.height, 0), height)
         if (left, top, right - left, bottom - top) == box:
-            return Region(*self._planes.read(plane, *box), 0)
+            return Region(*self._planes.read(plane, *box))
         pixels = np.full((box.height, box.width, 3), WHITE, np.uint8)
         missing: Mask | None = None
-        inside_px = (right - left) * (bottom - top)
-        if inside_px > 0:
+        if right > left and bottom > top:
             part = np.s_[top - box.y : bottom - box.y, left - box.x : right - box.x]
             pixels[part], hole = self._planes.read(plane, left, top, right - left, bottom - top)
             if hole is not None:
                 missing = np.zeros((box.height, box.width), np.bool_)
                 missing[part] = hole
-        return Region(pixels, missing, box.width * box.height - inside_px)
+        return Region(pixels, missing)
 
 
 def _downsample(l0_size: tuple[int, int], size: tuple[int, int]) -> float:
@@ -231,5 +235,4 @@ def _resampled(region: Region, out_px: tuple[int, int]) -> Region:
     missing = None
     if region.missing is not None:
         missing = cv2.resize(region.missing.astype(np.float32), out_px, interpolation=how) > 0
-    outside_px = round(region.outside_px * out_px[0] * out_px[1] / (width * height))
-    return Region(pixels, missing, outside_px)
+    return Region(pixels, missing)

@@ -125,11 +125,17 @@ class Tissue:
         return np.asarray(upper * (1 - down) + lower * down, np.float64)
 
 
+def tissue_for(slide: Slide, spec: TissueSpec, drawn: Path | None = None) -> Tissue:
+    """The tissue of a slide: found, or as outlines say that were drawn elsewhere."""
+    if drawn is None:
+        return segment(slide, spec)
+    return Tissue.from_geojson(drawn, slide.l0_size_px, _l0_per_px(slide, spec))
+
+
 def segment(slide: Slide, spec: TissueSpec | None = None) -> Tissue:
     """Find the tissue of a slide. The same slide and settings give the same mask, always."""
     spec = spec or TissueSpec()
-    # A whole number of level-0 pixels per mask pixel: no drift between mask and slide.
-    l0_per_px = max(1, round(spec.working_mpp / slide.mpp))
+    l0_per_px = _l0_per_px(slide, spec)
     width, height = (-(-side // l0_per_px) for side in slide.l0_size_px)
     overview = slide.read(Box(0, 0, width * l0_per_px, height * l0_per_px), (width, height))
     um_per_px = l0_per_px * slide.mpp
@@ -152,6 +158,11 @@ def segment(slide: Slide, spec: TissueSpec | None = None) -> Tissue:
         mask |= _enclosed_by(mask, overview.missing)
         measures["missing"] = float(overview.missing.mean())
     return Tissue(mask, float(l0_per_px), measures)
+
+
+def _l0_per_px(slide: Slide, spec: TissueSpec) -> int:
+    """A whole number of level-0 pixels per mask pixel: no drift between mask and slide."""
+    return max(1, round(spec.working_mpp / slide.mpp))
 
 
 def _threshold(chroma: npt.NDArray[np.uint8], spec: TissueSpec) -> float:

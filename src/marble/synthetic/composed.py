@@ -6,7 +6,7 @@ coarse tiles, each with 4 fine ones. What the label depends on is chosen; what a
 * `cross-scale`: marked fine tiles lie inside marked coarse tiles in one class, outside of them in the other. Both
   classes have as many of either, so no level alone can tell them apart.
 * `fine-only`, `coarse-only`: the share of marked tiles of one level; the other level says nothing.
-* `survival`: the hazard follows the share of marked fine tiles that lie inside marked coarse ones.
+* `survival`: two groups of risk, told apart as in `cross-scale`; the hazard differs, times and censoring are random.
 * `neighbourhood`: both kinds of fine tiles side by side in one class, mostly one kind, either, in the other. The mean
   share of either kind is the same, so tiles have to be seen together.
 
@@ -58,14 +58,14 @@ EFFECT: dict[Signal, dict[Strength, float]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Tiles:
+class TissueTiles:
     """The tiles one part is made of, by level and by whether they are of the marked kind."""
 
     coarse: tuple[Tensor, Tensor]  # (n, D) not marked, marked
     fine: tuple[Tensor, Tensor]
 
 
-def take_apart(store: BagStore, tissue: Mapping[str, tuple[str, bool]], seed: int) -> dict[str, Tiles]:
+def take_apart(store: BagStore, tissue: Mapping[str, tuple[str, bool]], seed: int) -> dict[str, TissueTiles]:
     """Tiles for every part from `tissue` {slide: (patient, of the marked kind)}, patients in one part each.
 
     Patients are dealt at random until every part has enough of everything.
@@ -87,7 +87,7 @@ def take_apart(store: BagStore, tissue: Mapping[str, tuple[str, bool]], seed: in
             for kind in level
         )
         if enough:
-            return {part: Tiles(_joined(coarse), _joined(fine)) for part, (coarse, fine) in parts.items()}
+            return {part: TissueTiles(_joined(coarse), _joined(fine)) for part, (coarse, fine) in parts.items()}
     raise InputError(
         f"{len(patients)} patients cannot be dealt so that every part has {LEAST[0]} coarse and {LEAST[1]} fine tiles "
         "of either kind",
@@ -95,8 +95,8 @@ def take_apart(store: BagStore, tissue: Mapping[str, tuple[str, bool]], seed: in
     )
 
 
-def compose(slide_id: str, signal: Signal, severity: float, effect: float, tiles: Tiles, seed: int) -> Bag:
-    """One bag; `severity` 0 and 1 are the two classes, or anything between for survival."""
+def compose(slide_id: str, signal: Signal, severity: float, effect: float, tiles: TissueTiles, seed: int) -> Bag:
+    """One bag; `severity` 0 and 1 are the two classes, or groups of risk."""
     rng = generator(seed, slide_id, "composed")
     count, children = SIDE * SIDE, RATIO * RATIO
     lean = 2 * severity - 1
@@ -137,7 +137,7 @@ def write_composed(
     for part, count in PARTS.items():
         for index in range(count):
             name = f"{part}-{index:03d}"
-            severity = index / (count - 1) if signal == "survival" else float(index % 2)
+            severity = float(index % 2)
             rng = generator(seed, name, signal, "outcome")
             target = survival_outcome(severity, rng) if signal == "survival" else ("negative", "positive")[index % 2]
             rows.append(f"{name},{name},{target}")

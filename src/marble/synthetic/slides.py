@@ -19,6 +19,7 @@ import tifffile
 
 from marble.errors import InputError
 from marble.files import publish
+from marble.magnification import magnification_at
 from marble.synthetic.histology import BACKGROUND, GLASS, TissueMap, textures, tissue_map
 
 Pixels = npt.NDArray[np.uint8]  # (h, w, 3)
@@ -209,7 +210,7 @@ class _Writer:
             return {"subifds": len(self.sizes) - 1, "metadata": {"axes": "YXS", **physical}}
         if self.layout == "svs":
             where = f"{width}x{height} [0,0 {width}x{height}] ({self.tile_px}x{self.tile_px})"
-            text = f"{_APERIO}\n{where} JPEG/RGB Q=85|AppMag = {10 / mpp:.0f}|MPP = {mpp}"
+            text = f"{_APERIO}\n{where} JPEG/RGB Q=85|AppMag = {magnification_at(mpp):.0f}|MPP = {mpp}"
             return {"description": text, "metadata": None}
         return {"metadata": None, **self._resolution(0)}
 

@@ -2,7 +2,7 @@
 
     registry                 TASKS: every task by name
     base                     Task, Criterion, Decision, Undefined: the contract
-    classification           cross-entropy and its relatives;  classification_metrics  their scores
+    classification           the task;  cross_entropy  its losses;  classification_metrics  its scores
     temperature, threshold   what validation says about a classifier's probabilities and decisions
     survival                 the task;  cox, discrete  its two losses;  survival_metrics  its scores
     regression               one number per case;  regression_metrics  its scores

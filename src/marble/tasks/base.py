@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from marble.errors import InputError, NonFiniteError, RunError
 from marble.specs import unknown_choice
-from marble.targets import SurvivalTime, Target
+from marble.targets import SurvivalTime, Target, TargetKind
 from marble.tasks.weighted import WeightedMetric
 
 if TYPE_CHECKING:  # metrics are computed without torch
@@ -128,6 +128,8 @@ class Task(ABC):
     """What is asked of a model."""
 
     name: ClassVar[str]
+    #: the kind of targets it is asked of, as a cohort has them
+    target_kind: ClassVar[TargetKind]
     #: the validation metric that chooses the checkpoint; larger is better
     select_by: ClassVar[str]
     #: the metrics of a table that get a paired test

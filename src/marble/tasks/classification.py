@@ -15,14 +15,13 @@ from torch.nn import functional
 
 from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
-from marble.targets import Target
+from marble.targets import Target, TargetKind
 from marble.tasks import classification_metrics as scores
 from marble.tasks import weighted
 from marble.tasks.base import (
     Answered,
     Bools,
     Calibration,
-    Criterion,
     Decision,
     Floats,
     Ints,
@@ -35,17 +34,14 @@ from marble.tasks.base import (
     no_such_target,
     stored_column,
 )
+from marble.tasks.cross_entropy import LOSSES, ClassCriterion, ClassLoss
 from marble.tasks.temperature import calibrate_temperature
 from marble.tasks.threshold import SMALLEST, choose_threshold, log_odds
 from marble.tasks.weighted import WeightedMetric
 
-ClassLoss: TypeAlias = Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"]
 ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[float, ...] | None
 DecisionRule: TypeAlias = Literal["argmax", "threshold"]
-LOSSES: tuple[ClassLoss, ...] = get_args(ClassLoss)
 RULES: tuple[DecisionRule, ...] = get_args(DecisionRule)
-#: probabilities nearer to 0 or 1 than this count as this far away, in the loss "bernoulli"
-BERNOULLI_CLAMP = 1e-5
 #: how far the stored probabilities of a case may be from a sum of 1
 SUM_TOLERANCE = 1e-6
 
@@ -76,6 +72,7 @@ class Classification(Task):
     positive: str | None = None
 
     name: ClassVar[str] = "classification"
+    target_kind: ClassVar[TargetKind] = "classification"
     select_by: ClassVar[str] = "auc"
     tested: ClassVar[tuple[str, ...]] = ("auc", "accuracy")
     target_columns: ClassVar[tuple[str, ...]] = ("label",)
@@ -368,62 +365,3 @@ class Classification(Task):
         if target not in self.classes:
             raise InputError(unknown_choice("class", target, list(self.classes)), where=where)
         return self.classes.index(target)
-
-
-class ClassCriterion(Criterion):
-    """Each slide's loss times the weight of its class."""
-
-    def __init__(self, task: Classification, truth: Mapping[str, int]) -> None:
-        self._task = task
-        self._truth = dict(truth)
-        self.weights = _class_weights(task, list(truth.values()))  # (K,) float64
-
-    def loss(self, slide_id: str, logits: Tensor, stream: str = "main") -> Tensor:
-        if slide_id not in self._truth:
-            raise InputError("not one of the training slides of this criterion", where=slide_id)
-        smoothing = 0.0 if stream == "main" else self._task.side_label_smoothing
-        return self._losses(logits[None], torch.tensor([self._truth[slide_id]]), smoothing)[0]
-
-    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
-        return self._losses(logits, torch.tensor([self._truth[slide_id] for slide_id in slide_ids])).sum()
-
-    def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
-        """Mean over cases, weighted as in training."""
-        if not targets:
-            return Undefined("no cases")
-        truth = torch.tensor([self._task.index(target) for target in targets])
-        losses = self._losses(logits.detach().double().cpu(), truth)
-        return float(finite_scores(losses.numpy(), "validation loss").mean())
-
-    def _losses(self, logits: Tensor, truth: Tensor, smoothing: float = 0.0) -> Tensor:
-        """(n, outputs), (n,) -> (n,)"""
-        if logits.shape != (len(truth), self._task.outputs):
-            raise InputError(f"logits must be ({len(truth)}, {self._task.outputs}), got {tuple(logits.shape)}")
-        truth = truth.to(logits.device)
-        # Weighted here and not by `weight=`: torch divides by the weights' sum, which cancels the weight of one slide.
-        weight = self.weights.to(logits)[truth]
-        if self._task.loss == "multi-label-bce":
-            asked = functional.one_hot(truth, self._task.outputs).to(logits)
-            return weight * functional.binary_cross_entropy_with_logits(logits, asked, reduction="none").mean(dim=1)
-        if self._task.loss == "bernoulli":
-            asked = truth[:, None] if self._task.outputs == 1 else functional.one_hot(truth, self._task.outputs)
-            p = torch.sigmoid(logits).clamp(BERNOULLI_CLAMP, 1 - BERNOULLI_CLAMP)
-            return weight * functional.binary_cross_entropy(p, asked.to(p), reduction="none").mean(dim=1)
-        if self._task.loss == "cross-entropy-of-probabilities":
-            logits = torch.softmax(logits, dim=1)
-        return weight * functional.cross_entropy(logits, truth, reduction="none", label_smoothing=smoothing)
-
-
-def _class_weights(task: Classification, truth: list[int]) -> Tensor:
-    if task.class_weights in ("none", None):
-        return torch.ones(len(task.classes), dtype=torch.float64)
-    if isinstance(task.class_weights, tuple):
-        return torch.tensor(task.class_weights, dtype=torch.float64)
-    counts = torch.bincount(torch.tensor(truth, dtype=torch.int64), minlength=len(task.classes))
-    for name, count in zip(task.classes, counts.tolist(), strict=True):
-        if count == 0:
-            raise InputError(
-                f"no training slide of class '{name}', so it has no balanced weight",
-                hint='Split again stratified by label, drop the class, or set class_weights = "none"',
-            )
-    return len(truth) / (len(task.classes) * counts.double())

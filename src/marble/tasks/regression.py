@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
-from marble.targets import Target
+from marble.targets import Target, TargetKind
 from marble.tasks import regression_metrics as scores
 from marble.tasks.base import (
     Calibration,
@@ -54,6 +54,7 @@ class Regression(Task):
     sd: float = 1.0
 
     name: ClassVar[str] = "regression"
+    target_kind: ClassVar[TargetKind] = "regression"
     select_by: ClassVar[str] = "r2"
     tested: ClassVar[tuple[str, ...]] = ("r2", "mae")
     target_columns: ClassVar[tuple[str, ...]] = ("target",)

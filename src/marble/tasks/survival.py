@@ -14,7 +14,7 @@ from torch import Tensor
 
 from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
-from marble.targets import SurvivalTime, Target
+from marble.targets import SurvivalTime, Target, TargetKind
 from marble.tasks import weighted
 from marble.tasks.base import (
     Answered,
@@ -65,6 +65,7 @@ class Survival(Task):
     alpha: float = 0.0
 
     name: ClassVar[str] = "survival"
+    target_kind: ClassVar[TargetKind] = "survival"
     select_by: ClassVar[str] = "c_index"
     tested: ClassVar[tuple[str, ...]] = ("c_index",)
     target_columns: ClassVar[tuple[str, ...]] = ("time", "event")

@@ -21,7 +21,7 @@ from marble.training.job import FitJob
 from marble.training.loop import Progress, TrainingLoop
 from marble.training.result import FitResult
 from marble.training.results import history_csv
-from marble.training.trackers import Tracker, open_trackers
+from marble.training.trackers import TrackerName, open_trackers
 from marble.version import VERSION
 
 
@@ -30,7 +30,7 @@ def fit(
     folder: str | Path,
     progress: Progress | None = None,
     allow_drift: bool = False,
-    track: Sequence[Tracker] = (),
+    track: Sequence[TrackerName] = (),
     device: str = "cpu",
 ) -> BagModel:
     """Train, or go on where a killed run stopped; return the model with the weights chosen on validation.

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from marble.models import Recipe
-from marble.specs import Spec, unknown_choice
+from marble.specs import Spec
 from marble.targets import SurvivalTime, Target
 from marble.tasks.base import Task
-from marble.tasks.classification import ClassLoss, DecisionRule
-from marble.tasks.registry import TASKS, build_task, task_class
+from marble.tasks.classification import DecisionRule
+from marble.tasks.cross_entropy import ClassLoss
+from marble.tasks.registry import TaskName, build_task, task_class
 
 #: the recipe a model was trained by; "solved" for one that needs none
 TrainedBy = Literal["common", "small", "authors", "solved"]
@@ -53,7 +54,7 @@ class CaseSpec(Spec):
 class TaskSpec(Spec):
     """What is learned, and with which loss; each task takes the choices that concern it."""
 
-    name: str
+    name: TaskName
     classes: tuple[str, ...] = ()
     decision: DecisionRule = "argmax"
     positive: str | None = None
@@ -67,13 +68,6 @@ class TaskSpec(Spec):
     target_mean: float = Field(default=0.0, description="of the training slides' numbers; put in by the fit")
     target_sd: float = Field(default=1.0, gt=0)
     group: int = Field(default=16, ge=2, description='slides in one graph, for risk_set = "group"')
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        if name not in TASKS:
-            raise ValueError(unknown_choice("task", name, sorted(TASKS)))
-        return name
 
     def bound(self, cases: Sequence[CaseSpec]) -> TaskSpec:
         """With what only the training slides' targets can say."""

@@ -19,7 +19,7 @@ from marble.identifiers import normal, spelling_key
 from marble.training.job import CaseSpec
 
 #: parts in the order in which a doubtful slide is told to be in one of them
-PARTS = ("train", "val", "test")
+BY_DOUBT = ("train", "val", "test")
 NEW = "new"
 #: tokens of each level that a bag's content hash covers; its cells are covered all
 SAMPLED = 16
@@ -68,7 +68,7 @@ class Members:
         self._by_file: dict[str, tuple[str, str]] = {}
         self._by_content: dict[str, tuple[str, str]] = {}
         self._by_case: dict[str, tuple[str, str]] = {}
-        for part in reversed(PARTS):  # so that of two places the more doubtful one is remembered
+        for part in reversed(BY_DOUBT):  # so that of two places the more doubtful one is remembered
             for slide_id, entry in parts.get(part, {}).items():
                 self._by_id[_key(slide_id)] = (part, entry["file_sha256"], entry["content_sha256"])
                 if entry["file_sha256"]:
@@ -79,7 +79,7 @@ class Members:
     def of(self, bag: Bag) -> Membership:
         """Where this bag's slide was: as the slide itself, or as another slide of a patient whose id it carries."""
         found = list(self._places(bag))
-        return min(found, key=lambda one: PARTS.index(one.part), default=Membership(NEW))
+        return min(found, key=lambda one: BY_DOUBT.index(one.part), default=Membership(NEW))
 
     def part_of_id(self, slide_id: str) -> str:
         """The part of a slide of which only the id is known."""

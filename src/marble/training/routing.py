@@ -29,7 +29,7 @@ from marble.tasks.base import Undefined
 from marble.training.evaluate import CasePrediction, columns
 from marble.training.job import CaseSpec, TargetSpec
 from marble.training.results import read_cases
-from marble.training.run import Run
+from marble.training.run_folder import RunFolder
 
 FORMAT = 1
 RECORD, WEIGHTS = "routing.json", "routing.safetensors"
@@ -47,7 +47,7 @@ class Routing:
     record: dict[str, Any]
 
     @staticmethod
-    def open(run: Run, model: BagModel, budget: float | None = None) -> Routing:
+    def open(run: RunFolder, model: BagModel, budget: float | None = None) -> Routing:
         """The sealed router of a run; with the budget chosen on validation unless another is given."""
         if budget is not None:
             check_budget(budget)
@@ -76,7 +76,7 @@ class Routing:
 
 
 def calibrate(
-    run: Run, store: BagStore, tolerance: float, budgets: Sequence[float] = BUDGETS, seed: int = 0
+    run: RunFolder, store: BagStore, tolerance: float, budgets: Sequence[float] = BUDGETS, seed: int = 0
 ) -> dict[str, Any]:
     """Learn the router, choose the budget, seal both into the run's folder; return the record.
 
@@ -148,7 +148,13 @@ def read_routing(folder: str | Path) -> dict[str, Any]:
 
 
 def _scored(
-    run: Run, model: BagModel, router: Router, store: BagStore, cases: Sequence[CaseSpec], budget: float, orders: int
+    run: RunFolder,
+    model: BagModel,
+    router: Router,
+    store: BagStore,
+    cases: Sequence[CaseSpec],
+    budget: float,
+    orders: int,
 ) -> dict[str, float]:
     """One point of the curve: the metric on validation, and the share of fine tiles that were really used."""
     task, scorer = run.task, router.scorer(model)
@@ -170,7 +176,7 @@ def _scored(
     return {"budget": float(budget), "share": used / there, "metric": float(metric)}
 
 
-def _slides_to_learn_from(run: Run, store: BagStore) -> list[str]:
+def _slides_to_learn_from(run: RunFolder, store: BagStore) -> list[str]:
     """Slides of training patients that are in the store."""
     train = sorted(slide for slide in run.record["parts"]["train"] if slide in store)
     if not train:
@@ -178,6 +184,6 @@ def _slides_to_learn_from(run: Run, store: BagStore) -> list[str]:
     return train
 
 
-def _validation_cases(run: Run) -> list[CaseSpec]:
+def _validation_cases(run: RunFolder) -> list[CaseSpec]:
     stored = (case for case in read_cases(run.folder, run.task) if case.part == "val")
     return [CaseSpec(case_id=case.case_id, slides=case.slide_ids, target=TargetSpec.of(case.target)) for case in stored]

@@ -1,9 +1,8 @@
-"""`Run`: the folder of one fit, from its plan to its record."""
+"""One run from its plan to its record: fit, choose, evaluate, write."""
 
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,18 @@ import torch
 from pydantic import Field
 
 from marble import files
-from marble.bags.provenance import Provenance
 from marble.bags.store import BagStore
-from marble.devices import choose
-from marble.errors import MarbleError, RunError
-from marble.models import BagModel, build
+from marble.errors import MarbleError
+from marble.models import BagModel
 from marble.specs import Spec
-from marble.tasks.base import Task
 from marble.training.evaluate import answered, calibrated, predict_cases
-from marble.training.fit import fit, load_chosen
-from marble.training.job import CaseSpec, FitJob, TaskSpec
+from marble.training.fit import fit
+from marble.training.job import CaseSpec, FitJob
 from marble.training.loop import Progress
-from marble.training.membership import Members, members_of
+from marble.training.membership import members_of
 from marble.training.order_count import choose_orders
 from marble.training.results import FORMAT, predictions_csv, read_predictions, read_run, sealed
-from marble.training.trackers import Tracker
+from marble.training.trackers import TrackerName
 from marble.version import VERSION
 
 
@@ -53,7 +49,7 @@ class PlannedRun(Spec):
     test: str
     about: dict[str, Any] = Field(default_factory=dict)
     allow_drift: bool = False
-    track: tuple[Tracker, ...] = ()
+    track: tuple[TrackerName, ...] = ()
     device: str = "cpu"
 
 
@@ -137,44 +133,3 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
     record = sealed(record)
     files.publish_json(root / "run.json", record)
     return record
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run, opened for use."""
-
-    folder: Path
-    record: dict[str, Any]
-
-    @staticmethod
-    def open(folder: str | Path) -> Run:
-        return Run(Path(folder), read_run(folder))
-
-    @property
-    def task(self) -> Task:
-        return TaskSpec.parse(self.record["task"], where=self.folder / "run.json").build()
-
-    @property
-    def calibration(self) -> dict[str, Any]:
-        """What turns logits into readouts and decisions; never chosen on test patients."""
-        found: dict[str, Any] = self.record["calibration"]
-        return found
-
-    @property
-    def members(self) -> Members:
-        """Which slides were in which part."""
-        return Members(self.record["parts"])
-
-    @property
-    def provenance(self) -> Provenance:
-        """How the bags were made that this run was trained on."""
-        return Provenance.parse(self.record["bags"], where=self.folder / "run.json")
-
-    def model(self, device: str = "cpu") -> BagModel:
-        """The chosen model, in evaluation mode, on a device that `devices.choose` knows."""
-        about = self.record["model"]
-        model = build(about["name"], about["dim"], self.task.outputs, **about["options"])
-        if files.read_json(self.folder / "fit.json")["model_sha256"] != self.record["sha256"]["model"]:
-            raise RunError("fit.json belongs to another fit than run.json", where=self.folder, hint="Run it again")
-        load_chosen(model, self.folder)
-        return model.to(choose(device)).eval()

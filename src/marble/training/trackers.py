@@ -1,7 +1,7 @@
 """Trackers of history.csv, for those who watch training in TensorBoard or MLflow.
 
-history.csv stays the record. A mirror repeats its numbers, epoch by epoch, below the run's folder; it has no say in
-weights or predictions, and a resumed run repeats no epoch twice. A mirror that cannot be opened is an error before
+history.csv stays the record. A tracker repeats its numbers, epoch by epoch, below the run's folder; it has no say in
+weights or predictions, and a resumed run repeats no epoch twice. A tracker that cannot be opened is an error before
 training starts; one that fails later is given up with a warning, and training goes on.
 
     tensorboard/    event files, written anew from the first epoch whenever training starts or resumes
@@ -26,27 +26,27 @@ from marble.compute import describe
 from marble.errors import MarbleError, UnavailableError
 from marble.training.job import FitJob
 
-Tracker: TypeAlias = Literal["tensorboard", "mlflow"]
+TrackerName: TypeAlias = Literal["tensorboard", "mlflow"]
 History: TypeAlias = Sequence[Mapping[str, Any]]
 
-#: what each mirror imports, and the package that brings it
-_NEEDS: dict[Tracker, tuple[str, str]] = {
+#: what each tracker imports, and the package that brings it
+_NEEDS: dict[TrackerName, tuple[str, str]] = {
     "tensorboard": ("torch.utils.tensorboard", "tensorboard"),
     "mlflow": ("mlflow", "mlflow-skinny"),
 }
 
 
-class Mirror(Protocol):
+class Tracker(Protocol):
     """Something that shows a history elsewhere."""
 
     def write(self, history: History) -> None:
-        """Repeat those epochs of the whole history so far that the mirror does not hold yet."""
+        """Repeat those epochs of the whole history so far that the tracker does not hold yet."""
 
     def close(self, finished: bool) -> None:
         """Training is over: at its end, or by an error."""
 
 
-class TensorBoardMirror:
+class TensorBoardTracker:
     """Event files in `<run>/tensorboard`."""
 
     def __init__(self, root: Path) -> None:
@@ -67,7 +67,7 @@ class TensorBoardMirror:
         self._writer.close()
 
 
-class MlflowMirror:
+class MlflowTracker:
     """One MLflow run per job, found again by the job's fingerprint."""
 
     def __init__(self, root: Path, job: FitJob) -> None:
@@ -107,47 +107,47 @@ class MlflowMirror:
 class Trackers:
     """All trackers of one run; each is given up with a warning when it fails, because training must go on."""
 
-    def __init__(self, opened: Mapping[str, Mirror] | None = None) -> None:
+    def __init__(self, opened: Mapping[str, Tracker] | None = None) -> None:
         self._open = dict(opened or {})
 
     def write(self, history: History) -> None:
-        for name, mirror in list(self._open.items()):
+        for name, tracker in list(self._open.items()):
             try:
-                mirror.write(history)
+                tracker.write(history)
             except Exception as error:  # whatever a foreign library or its server does
                 self._give_up(name, error)
 
     def close(self, finished: bool) -> None:
-        for name, mirror in list(self._open.items()):
+        for name, tracker in list(self._open.items()):
             try:
-                mirror.close(finished)
+                tracker.close(finished)
             except Exception as error:
                 self._give_up(name, error)
 
     def _give_up(self, name: str, error: Exception) -> None:
         del self._open[name]
-        warnings.warn(f"the {name} mirror stopped ({describe(error)}); history.csv has every epoch", stacklevel=3)
+        warnings.warn(f"the {name} tracker stopped ({describe(error)}); history.csv has every epoch", stacklevel=3)
 
 
-def require(track: Sequence[Tracker]) -> None:
+def require(track: Sequence[TrackerName]) -> None:
     """Refuse, with the command to type, what needs a package that is not here."""
     for name in track:
         _load(name)
 
 
 @contextmanager
-def open_trackers(track: Sequence[Tracker], root: Path, job: FitJob) -> Iterator[Trackers]:
+def open_trackers(track: Sequence[TrackerName], root: Path, job: FitJob) -> Iterator[Trackers]:
     """Open the trackers named in `track`, and close them when training ends, however it ends."""
     require(track)
-    opened: dict[str, Mirror] = {}
+    opened: dict[str, Tracker] = {}
     for name in dict.fromkeys(track):
         try:
-            opened[name] = TensorBoardMirror(root) if name == "tensorboard" else MlflowMirror(root, job)
+            opened[name] = TensorBoardTracker(root) if name == "tensorboard" else MlflowTracker(root, job)
         except MarbleError:
             raise
         except Exception as error:
             raise UnavailableError(
-                f"the {name} mirror cannot be opened: {describe(error)}",
+                f"the {name} tracker cannot be opened: {describe(error)}",
                 where=root,
                 hint="Take it out of `track`, or mend what it names",
             ) from error
@@ -165,7 +165,7 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in row.items() if name != "epoch" and isinstance(value, int | float)}
 
 
-def _load(name: Tracker) -> Any:
+def _load(name: TrackerName) -> Any:
     module, package = _NEEDS[name]
     if name == "mlflow":
         # MLflow reports its use to its makers unless told not to before it is imported, and takes a plain folder as a

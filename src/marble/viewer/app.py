@@ -19,7 +19,7 @@ from marble.viewer.gate import Gate
 from marble.viewer.insight import Insight, encoded
 from marble.viewer.notes import Notes, add_note_routes
 from marble.viewer.pages import Pages
-from marble.viewer.registry import Experiment, Registry, SlideEntry
+from marble.viewer.registry import ExperimentEntry, Registry, SlideEntry
 from marble.viewer.replies import JSON, PNG, answer, explain_errors, known, page, there
 from marble.viewer.security import Guard
 from marble.viewer.slide_routes import add_slide_routes
@@ -66,7 +66,7 @@ def _routes(
     def slide_at(key: str) -> SlideEntry:
         return known(registry.slides, key)
 
-    def experiment_at(key: str) -> Experiment:
+    def experiment_at(key: str) -> ExperimentEntry:
         return known(registry.experiments, key)
 
     @app.get("/healthz")

@@ -23,7 +23,7 @@ from marble.reports.together import together, together_rows
 from marble.targets import SurvivalTime, Target
 from marble.version import VERSION
 from marble.viewer.notes import MAX_CHARACTERS
-from marble.viewer.registry import Experiment, Registry, RunEntry, SlideEntry
+from marble.viewer.registry import ExperimentEntry, Registry, RunEntry, SlideEntry
 from marble.viewer.stored import StoredPrediction, said_together
 from marble.viewer.tiles import top_zoom
 
@@ -56,7 +56,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Results:
+class ResultsPage:
     """An experiment's table and figures, made once."""
 
     header: list[str]
@@ -83,7 +83,7 @@ class Pages:
             trim_blocks=True,
         )
         self._environment.globals.update(version=VERSION)
-        self._results: dict[str, Results | str] = {}
+        self._results: dict[str, ResultsPage | str] = {}
         self._lock = Lock()
 
     @cached_property
@@ -124,7 +124,7 @@ class Pages:
             note_characters=MAX_CHARACTERS,
         )
 
-    def results(self, experiment: Experiment) -> str:
+    def results(self, experiment: ExperimentEntry) -> str:
         found = self._made(experiment)
         runs = [run for run in self._registry.runs.values() if run.experiment == experiment.key]
         return self._render(
@@ -135,7 +135,7 @@ class Pages:
             runs=[_run_row(run) for run in runs],
         )
 
-    def figure(self, experiment: Experiment, stem: str) -> bytes | None:
+    def figure(self, experiment: ExperimentEntry, stem: str) -> bytes | None:
         found = self._made(experiment)
         return None if isinstance(found, str) or stem not in found.figures else found.figures[stem][1]
 
@@ -164,7 +164,7 @@ class Pages:
             "thumbnail": _thumbnail(slide),
         }
 
-    def _made(self, experiment: Experiment) -> Results | str:
+    def _made(self, experiment: ExperimentEntry) -> ResultsPage | str:
         with self._lock:
             if experiment.key not in self._results:
                 try:
@@ -177,7 +177,7 @@ class Pages:
         return self._environment.get_template(name).render(**values)
 
 
-def _make(experiment: Experiment) -> Results:
+def _make(experiment: ExperimentEntry) -> ResultsPage:
     comparison = compare(collect(experiment.folder))
     header, rows = table_rows(comparison)
     figures = {}
@@ -187,7 +187,7 @@ def _make(experiment: Experiment) -> Results:
         figures[stem] = (text, buffer.getvalue())
     pooled = together(comparison.results)
     both = together_rows(comparison.results, pooled) if pooled else None
-    return Results(header, rows, caption(comparison), both, figures)
+    return ResultsPage(header, rows, caption(comparison), both, figures)
 
 
 def _offered(group: Group, slide: SlideEntry) -> list[dict[str, str]]:

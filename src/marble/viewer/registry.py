@@ -14,7 +14,8 @@ from typing import Any
 
 from marble.bags.bag import Bag
 from marble.bags.provenance import SlideIdentity
-from marble.bags.store import BagRecord, BagStore
+from marble.bags.record import BagRecord
+from marble.bags.store import BagStore
 from marble.errors import BagError, InputError
 from marble.extract.source import find_slides, name_clashes
 from marble.identifiers import slide_id_of
@@ -24,11 +25,11 @@ from marble.tasks.base import Task
 from marble.training.job import TaskSpec
 from marble.training.membership import Members
 from marble.training.results import find_runs, read_cases, read_run
-from marble.training.run import Run
+from marble.training.run_folder import RunFolder
 from marble.viewer.stored import StoredPrediction, stored_predictions
 
 __all__ = [
-    "Experiment",
+    "ExperimentEntry",
     "Registry",
     "RunEntry",
     "SlideEntry",
@@ -56,7 +57,7 @@ class RunEntry:
 
     @property
     def task(self) -> Task:
-        return Run(self.folder, self.record).task
+        return RunFolder(self.folder, self.record).task
 
     @property
     def unit(self) -> str:
@@ -77,7 +78,7 @@ class RunEntry:
 
     @cached_property
     def _members(self) -> Members:
-        return Run(self.folder, self.record).members
+        return RunFolder(self.folder, self.record).members
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class SlideEntry:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class ExperimentEntry:
     """Runs that one table compares."""
 
     key: str
@@ -145,7 +146,7 @@ class Registry:
 
     slides: dict[str, SlideEntry]
     runs: dict[str, RunEntry]
-    experiments: dict[str, Experiment]
+    experiments: dict[str, ExperimentEntry]
 
     def bag(self, slide: SlideEntry, run: RunEntry | None = None) -> StoredBag:
         """The slide's bag; for a run, the one that was made like its training bags.
@@ -156,7 +157,7 @@ class Registry:
             raise BagError("no bag of this slide here")
         fitting = slide.bags
         if run is not None:
-            wanted = Run(run.folder, run.record).provenance.recipe()
+            wanted = RunFolder(run.folder, run.record).provenance.recipe()
             fitting = tuple(one for one in slide.bags if one.store.common().recipe() == wanted) or slide.bags
         return fitting[0]
 
@@ -191,7 +192,7 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
     return Registry({entry.key: entry for entry in entries}, runs, experiments)
 
 
-def _runs(folders: Iterable[Path]) -> tuple[dict[str, Experiment], dict[str, RunEntry]]:
+def _runs(folders: Iterable[Path]) -> tuple[dict[str, ExperimentEntry], dict[str, RunEntry]]:
     records = {folder: read_run(folder) for folder in folders}
     by_name: dict[str, list[Path]] = {}
     for folder, record in records.items():
@@ -200,7 +201,7 @@ def _runs(folders: Iterable[Path]) -> tuple[dict[str, Experiment], dict[str, Run
     runs = {}
     for name, mine in by_name.items():
         root = Path(os.path.commonpath([folder.parent for folder in mine]))
-        experiment = Experiment(key_of("experiment", name, root), name, root)
+        experiment = ExperimentEntry(key_of("experiment", name, root), name, root)
         experiments[experiment.key] = experiment
         for folder in mine:
             entry = RunEntry(

@@ -35,7 +35,7 @@ def _everything(path: Path, desk: object) -> object:
         with Slide.open(path, desk=desk) as slide:  # type: ignore[arg-type]
             region = slide.read(Box(-20, 100, 300, 200), (150, 100))
             missing = None if region.missing is None else region.missing.tolist()
-            shown = np.asarray(slide.thumbnail(256)).tobytes(), region.pixels.tobytes(), missing, region.outside_px
+            shown = np.asarray(slide.thumbnail(256)).tobytes(), region.pixels.tobytes(), missing
             return slide.l0_size_px, slide.mpp, slide.mpp_origin, slide.vendor, slide.native_mpps, shown
     except SlideError as error:
         return str(error)

@@ -37,7 +37,7 @@ class ViT4K(nn.Module):
         self.phi = nn.Sequential(nn.Linear(dim, hidden), nn.GELU())
         self.cls_token = nn.Parameter(torch.zeros(1, 1, hidden))
         self.pos_embed = nn.Parameter(torch.zeros(1, _PRETRAINED_SIDE**2 + 1, hidden))
-        self.blocks = nn.ModuleList(Block(hidden, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(VitBlock(hidden, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(hidden, eps=1e-6)
         for parameter in (self.cls_token, self.pos_embed):
             nn.init.trunc_normal_(parameter, std=0.02)
@@ -53,7 +53,7 @@ class ViT4K(nn.Module):
         x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1) + self._positions(rows, cols)
         attention = x.new_empty(0)
         for index, block in enumerate(self.blocks):
-            assert isinstance(block, Block)
+            assert isinstance(block, VitBlock)
             if index == len(self.blocks) - 1:
                 attention = block.class_attention(x)
             x = block(x)
@@ -86,7 +86,7 @@ class ViT4K(nn.Module):
             raise InputError(f"weights do not fit ViT-4K: {error}", hint="Give its dim, depth and heads") from None
 
 
-class Block(nn.Module):
+class VitBlock(nn.Module):
     """Pre-norm transformer block."""
 
     def __init__(self, dim: int, heads: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -21,6 +21,18 @@ from marble.models.ssm.mamba1 import Mamba1Mixer, xavier
 from marble.specs import unknown_choice
 
 INITS = ("authors", "proper")
+
+
+class _Sizes(NamedTuple):
+    """The options that MambaMIL and SRMambaMIL share, in the words of `MambaMIL`."""
+
+    layers: int
+    hidden: int
+    attention_hidden: int
+    state: int
+    act: str
+    dropout: float
+    init: str
 
 
 class _MambaStack(BagModel):
@@ -52,22 +64,9 @@ class _MambaStack(BagModel):
         "attention.2.": "attention.score.",
     }
 
-    def __init__(
-        self,
-        dim: int,
-        outputs: int,
-        level: int,
-        *,
-        layers: int,
-        hidden: int,
-        attention_hidden: int,
-        state: int,
-        act: str,
-        dropout: float,
-        init: str,
-        second: Literal["flip"] | int | None,
-    ) -> None:
+    def __init__(self, dim: int, outputs: int, level: int, sizes: _Sizes, second: Literal["flip"] | int | None) -> None:
         super().__init__(dim, outputs, level)
+        layers, hidden, attention_hidden, state, act, dropout, init = sizes
         self.embed = token_embedding(dim, hidden, act, dropout)
         self.layers = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(hidden), Mamba1Mixer(hidden, state, second=second)) for _ in range(layers)
@@ -126,19 +125,8 @@ class MambaMIL(_MambaStack):
         dropout: float = 0.0,
         init: str = "authors",
     ) -> None:
-        super().__init__(
-            dim,
-            outputs,
-            level,
-            layers=layers,
-            hidden=hidden,
-            attention_hidden=attention_hidden,
-            state=state,
-            act=act,
-            dropout=dropout,
-            init=init,
-            second="flip" if bidirectional else None,
-        )
+        sizes = _Sizes(layers, hidden, attention_hidden, state, act, dropout, init)
+        super().__init__(dim, outputs, level, sizes, second="flip" if bidirectional else None)
 
 
 class SRMambaMIL(_MambaStack):
@@ -166,19 +154,8 @@ class SRMambaMIL(_MambaStack):
     ) -> None:
         if rate < 1:
             raise InputError(f"rate must be at least 1, got {rate}")
-        super().__init__(
-            dim,
-            outputs,
-            level,
-            layers=layers,
-            hidden=hidden,
-            attention_hidden=attention_hidden,
-            state=state,
-            act=act,
-            dropout=dropout,
-            init=init,
-            second=rate,
-        )
+        sizes = _Sizes(layers, hidden, attention_hidden, state, act, dropout, init)
+        super().__init__(dim, outputs, level, sizes, second=rate)
 
 
 def initialise(model: nn.Module, init: str, keep: nn.Module) -> None:

@@ -83,7 +83,7 @@ class Probe(ClosedForm):
         return torch.cat([self.cast(level, bag, k).mean(dim=0) for k, level in enumerate(bag.levels)])
 
 
-class Tiles(ClosedForm):
+class TileCount(ClosedForm):
     """v = the logarithm of the number of tiles of one level: how much tissue there is, and nothing of what it shows."""
 
     def __init__(self, dim: int, outputs: int, level: int = -1) -> None:

@@ -22,7 +22,7 @@ from marble.slides.readers.jpeg import Whole, decode_plain
 from marble.slides.readers.openslide import OpenSlidePlanes, openslide_vendor
 from marble.slides.readers.planes import Mask, Pixels, Planes
 from marble.slides.readers.preflight import TiffClaims
-from marble.slides.readers.segments import Grid, Segments
+from marble.slides.readers.segments import SegmentGrid, Segments
 
 _VENDORS = ("aperio", "generic-tiff")
 _JPEG, _RGB, _YCBCR, _INTERLEAVED = 7, 2, 6, 1  # as TIFF numbers them
@@ -43,7 +43,7 @@ class JpegTilePlanes:
         self._segments.close()
         self._known.close()
 
-    def _grid(self, plane: int, page: Any) -> Grid:
+    def _grid(self, plane: int, page: Any) -> SegmentGrid:
         across, down = int(page.tilewidth), int(page.tilelength)
         width, height = self.sizes[plane]
         columns = -(-width // across)
@@ -58,7 +58,7 @@ class JpegTilePlanes:
             pixels, hole = self._known.read(plane, left, top, min(across, width - left), min(down, height - top))
             return pixels if hole is None else None
 
-        return Grid((width, height), (across, down), page.dataoffsets, page.databytecounts, decode)
+        return SegmentGrid((width, height), (across, down), page.dataoffsets, page.databytecounts, decode)
 
 
 def jpeg_tiles(path: Path, known: OpenSlidePlanes) -> JpegTilePlanes | None:

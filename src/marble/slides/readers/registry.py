@@ -6,9 +6,9 @@ a file is its own, and one line in `READERS`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
+from marble.pointers import pointed_at
 from marble.slides.readers.planes import Planes
 from marble.slides.readers.preflight import preflight
 
@@ -24,8 +24,7 @@ def open_planes(path: Path) -> Planes:
     """The planes of this file, after its structure was looked at; the last reader refuses what nobody knows."""
     claims = preflight(path)
     for place in READERS:
-        module, _, function = place.partition(":")
-        planes: Planes | None = getattr(import_module(module), function)(path, claims)
+        planes: Planes | None = pointed_at(place)(path, claims)
         if planes is not None:
             return planes
     raise AssertionError("the last reader gives planes or an error")

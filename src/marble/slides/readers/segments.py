@@ -20,7 +20,7 @@ CACHE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Grid:
+class SegmentGrid:
     """Where the segments of one plane lie, and how one is decoded.
 
     Args:
@@ -41,7 +41,7 @@ class Grid:
 class Segments:
     """The planes of an open file. Safe to use from several threads."""
 
-    def __init__(self, path: Path, grids: Sequence[Grid]) -> None:
+    def __init__(self, path: Path, grids: Sequence[SegmentGrid]) -> None:
         self._grids = tuple(grids)
         self._descriptor = os.open(path, os.O_RDONLY)
         self._cache: LRUCache[tuple[int, int], Pixels] = LRUCache(CACHE_BYTES, getsizeof=lambda held: held.nbytes)

@@ -21,7 +21,7 @@ from marble.slides.readers.jpeg import Whole, judge
 from marble.slides.readers.openslide import openslide_vendor
 from marble.slides.readers.planes import Mask, Pixels
 from marble.slides.readers.preflight import TiffClaims
-from marble.slides.readers.segments import Grid, Segments
+from marble.slides.readers.segments import SegmentGrid, Segments
 
 # Codecs that stop at the tile's own size: none, LZW, Deflate, PackBits, Zstandard. The others are asked first.
 _BOUNDED = frozenset({1, 5, 8, 32946, 32773, 50000})
@@ -82,10 +82,10 @@ class TiffPlanes:
             raise SlideError("its JPEG tables hold a picture, which no scanner writes", where=self._path)
 
 
-def _grid(page: Any) -> Grid:
+def _grid(page: Any) -> SegmentGrid:
     width, height = int(page.imagewidth), int(page.imagelength)
     segment = (int(page.tilewidth), int(page.tilelength)) if page.is_tiled else (width, int(page.rowsperstrip))
-    return Grid((width, height), segment, page.dataoffsets, page.databytecounts, _decoder(page, *segment))
+    return SegmentGrid((width, height), segment, page.dataoffsets, page.databytecounts, _decoder(page, *segment))
 
 
 def _decoder(page: Any, across: int, down: int) -> Callable[[bytes, int], Pixels | None]:
