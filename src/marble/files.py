@@ -2,8 +2,8 @@
 
 `publish` writes a temporary file beside the target, forces it to disk, renames it over the target and forces the
 directory to disk. Whoever looks at the target sees the old bytes or the new ones, never a part; after a crash the same
-holds. A temporary file left by a process that died is recognised by its name, and removed by `sweep` or by the next process
-that publishes something beside it.
+holds. A temporary file left by a process that died is recognised by its name, and removed by `sweep` or by whoever
+publishes something beside it next.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ METRICS = {"classification": "auc", "survival": "c_index"}
 
 def runs(folder: Path, task: str, seed: int) -> Path:
     """The runs of a small cohort in which some slides have no bag."""
-    kind = "survival" if task == "survival" else "burden"
-    _, store = write_cohort(folder, kind, 30, seed=seed, two_slides=0.5)
+    _, store = write_cohort(folder, "survival" if task == "survival" else "burden", 30, seed=seed, two_slides=0.5)
     slides = store.slide_ids()
     for number in range(seed % 3):
         store.record_path(slides[5 * number]).unlink()
