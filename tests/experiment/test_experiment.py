@@ -205,6 +205,13 @@ def test_the_small_recipe_aims_at_a_number_of_steps(slides: int, epochs: int) ->
     assert small(slides).epochs == epochs
 
 
+def test_a_small_survival_cohort_is_compared_in_groups() -> None:
+    recipe = small(240, "survival")
+    assert (recipe.risk_set, recipe.epochs) == ("group", 40)
+    assert small(240).risk_set == "bank"
+    assert small(24000, "survival").epochs == 5
+
+
 def test_patients_without_a_slide_are_not_counted_as_slides(tmp_path: Path) -> None:
     table, store = write_cohort(tmp_path, "burden", patients=24, two_slides=0.0)
     cases = [line.split(",") for line in table.read_text().splitlines()[1:]]

@@ -240,7 +240,8 @@ RESOURCES = (
          lacks="processes of this machine; not on a cluster"),
     Gate("F5", "Known holes in packages", None,
          without="A database of advisories is asked over the network, which no test may use; versions are pinned, and "
-                 "`marble doctor --sbom` lists what is installed."),
+                 "`marble doctor --sbom` lists what is installed. Hashes are not pinned: pip checks them only if every "
+                 "package has them, and which file is taken depends on the machine that installs."),
     Gate("F6", "No command connects anywhere", 1, (f"{HERE}/test_no_network.py",)),
     Gate("F7", "Encoder weights with a changed byte are refused", 5,
          ("tests/encoders/test_lite0.py::test_weights_with_one_byte_changed_are_refused",

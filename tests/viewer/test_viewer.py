@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from typer.testing import CliRunner
 
 from marble.attribution import explain
+from marble.bags.store import BagStore
 from marble.cli import assemble
 from marble.errors import InputError
 from marble.heatmaps.write import write_heatmaps
@@ -368,3 +369,19 @@ def test_overload_is_answered_503_and_is_over_when_it_is_over(registry: Registry
 def test_health_answers_whatever_the_queue(registry: Registry) -> None:
     assert get(create_app(registry, workers=1, queue=-1), "/healthz").status == 200
     assert get(create_app(registry, workers=1, queue=-1), "/").status == 503
+
+
+def test_what_is_damaged_is_left_out_by_name_and_the_rest_is_shown(world: World, tmp_path: Path) -> None:
+    shutil.copytree(world.runs, tmp_path / "runs")
+    shutil.copytree(world.store.root, tmp_path / "bags")
+    broken = BagStore(tmp_path / "bags").record_path("S0")
+    broken.write_text("{")
+    run = tmp_path / "runs" / "max" / "0" / "run.json"
+    run.write_text(run.read_text().replace("none", "nine"))
+    found = build_registry(tmp_path / "runs", world.slides, tmp_path / "bags")
+    assert len(found.runs) == 2
+    assert len(found.left_out) == 2
+    assert all(any(str(path) in line for line in found.left_out) for path in (broken, run.parent))
+    app = create_app(found)
+    for name, status in (("S0", 404), ("S1", 200)):
+        assert get(app, f"/api/slides/{slide_key(name)}").status == status

@@ -191,7 +191,7 @@ class Experiment:
                 class_weights=self.spec.train.class_weights,
                 survival_loss=recipe.survival_loss,
                 bins=self.spec.train.bins,
-                risk_set=self.spec.train.risk_set,
+                risk_set=recipe.risk_set,
                 group=self.spec.train.group,
                 regression_loss=self.spec.train.regression_loss,
             ),
@@ -220,13 +220,14 @@ class Experiment:
             changes["standardise"] = model.standardise
         if issubclass(kind, ClosedForm):  # for losses that are convex, and of vectors it standardises itself
             return "solved", replace(COMMON, epochs=1, warmup=0), {}
+        target = task_class(self.spec.task).target_kind
         if asked == "authors":
-            recipe, options = kind.as_authors(task_class(self.spec.task).target_kind)
+            recipe, options = kind.as_authors(target)
             own = {key: value for key, value in changes.items() if key == "standardise"}
             return asked, replace(recipe, **own), options
         if asked == "common" or (asked == "auto" and slides >= SMALL_BELOW):
             return "common", replace(COMMON, **changes), {}
-        return "small", replace(small(slides), **changes), dict(kind.small_options)
+        return "small", replace(small(slides, target), **changes), dict(kind.small_options)
 
     def _why(self, model: ModelSpec, job: FitJob) -> str:
         """Which recipe a run was trained by, and who says so."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from marble.models.recipe import Recipe
+from marble.models.recipe import SMALL_GROUP, Recipe
 from marble.specs import Spec
 from marble.tasks.cross_entropy import ClassLoss
 from marble.tasks.registry import TaskName
@@ -105,8 +105,8 @@ class TrainSpec(Spec):
     side_label_smoothing: float | None = Field(default=None, ge=0, lt=1)
     survival_loss: Literal["cox", "nll"] | None = None
     bins: int = Field(default=4, ge=2, description="of time, for survival_loss = 'nll'")
-    risk_set: Literal["bank", "group"] = "bank"
-    group: int = Field(default=16, ge=2, description="slides in one graph, for risk_set = 'group'")
+    risk_set: Literal["bank", "group"] | None = None
+    group: int = Field(default=SMALL_GROUP, ge=2, description="slides in one graph, for risk_set = 'group'")
     regression_loss: Literal["squared", "huber"] = "squared"
     class_weights: Literal["none", "balanced"] = "none"
     orders: int = Field(default=8, ge=1)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
+from marble.targets import TargetKind
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -35,6 +37,7 @@ class Recipe:
     )
     side_label_smoothing: float = 0.0  # of the cross-entropy of `Output.side`; the main prediction's has none
     survival_loss: Literal["cox", "nll"] = "cox"
+    risk_set: Literal["bank", "group"] = "bank"  # of Cox: the whole training cohort, or the slides of one graph
     sampling: Literal["shuffle", "weighted", "fixed"] = "shuffle"
     precision: Literal["float32", "tf32", "bfloat16", "mixed-float16"] = "float32"
     standardise: bool = False  # tokens by the training slides' mean and SD, per level and feature
@@ -48,15 +51,19 @@ COMMON = Recipe()
 SMALL_BELOW = 300
 #: optimiser steps the small recipe aims at, and its least and most epochs
 SMALL_STEPS, SMALL_EPOCHS = 2400, (5, 40)
+#: slides of one of its steps for survival: a patient's time says little by itself
+SMALL_GROUP = 16
 
 
-def small(slides: int) -> Recipe:
+def small(slides: int, target: TargetKind = "classification") -> Recipe:
     """The recipe for cohorts of few slides, of which `slides` are trained on: epochs for a number of steps."""
     least, most = SMALL_EPOCHS
+    together = SMALL_GROUP if target == "survival" else 1
     return Recipe(
         lr=3e-4,
         warmup=1,
-        epochs=min(most, max(least, ceil(SMALL_STEPS / slides))),
+        epochs=min(most, max(least, ceil(SMALL_STEPS * together / slides))),
         select_by="last",
+        risk_set="bank" if together == 1 else "group",
         standardise=True,
     )

@@ -6,7 +6,7 @@ A request names a key; a key that is not in here does not exist. No path that a 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,8 @@ from marble.bags.bag import Bag
 from marble.bags.provenance import SlideIdentity
 from marble.bags.record import BagRecord
 from marble.bags.store import BagStore
-from marble.errors import BagError, InputError
+from marble.bags.survey import survey
+from marble.errors import BagError, InputError, MarbleError
 from marble.extract.source import find_slides, name_clashes
 from marble.identifiers import slide_id_of
 from marble.reports.cases import key_of
@@ -131,6 +132,10 @@ class SlideEntry:
         return self.bags[0].tiles if self.bags else ()
 
 
+#: of one run: its record, and its predictions by slide
+_Stored = tuple[dict[str, Any], dict[str, StoredPrediction]]
+
+
 @dataclass(frozen=True)
 class ExperimentEntry:
     """Runs that one table compares."""
@@ -142,11 +147,12 @@ class ExperimentEntry:
 
 @dataclass(frozen=True)
 class Registry:
-    """Everything there is, by key."""
+    """Everything there is, by key; `left_out` says in a line each what is damaged and therefore not shown."""
 
     slides: dict[str, SlideEntry]
     runs: dict[str, RunEntry]
     experiments: dict[str, ExperimentEntry]
+    left_out: tuple[str, ...] = ()
 
     def bag(self, slide: SlideEntry, run: RunEntry | None = None) -> StoredBag:
         """The slide's bag; for a run, the one that was made like its training bags.
@@ -173,15 +179,19 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
         raise InputError(
             "neither a finished run nor a store of bags here", where=source, hint="Make some with `marble demo`"
         )
-    experiments, runs = _runs(folders)
+    left_out: list[str] = []
+    trusted = _trusted(folders, left_out)
+    experiments, runs = _runs(trusted)
     files = _files(slides)
-    truths = _truths(folders)
+    truths = _truths(trusted)
     bags: dict[str, list[StoredBag]] = {}
     for one in stores:
         key = key_of("bag", one.root)
-        for record in one.records():
-            if record.status == "ok":
-                bags.setdefault(record.slide_id, []).append(StoredBag(key, one, record))
+        for slide_id, error in survey(one):
+            if error is None:
+                bags.setdefault(slide_id, []).append(StoredBag(key, one, one.record(slide_id)))
+            else:
+                left_out.append(str(error))
     entries = [
         SlideEntry(
             key_of("slide", slide_id), slide_id, files.get(slide_id), tuple(bags.get(slide_id, ())),
@@ -189,13 +199,24 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
         )
         for slide_id in sorted({*bags, *truths})
     ]  # fmt: skip
-    return Registry({entry.key: entry for entry in entries}, runs, experiments)
+    return Registry({entry.key: entry for entry in entries}, runs, experiments, tuple(left_out))
 
 
-def _runs(folders: Iterable[Path]) -> tuple[dict[str, ExperimentEntry], dict[str, RunEntry]]:
-    records = {folder: read_run(folder) for folder in folders}
+def _trusted(folders: Iterable[Path], left_out: list[str]) -> dict[Path, _Stored]:
+    """The record and the predictions of every run that is whole; what is wrong with the others."""
+    found = {}
+    for folder in folders:
+        try:
+            record = read_run(folder)
+            found[folder] = record, stored_predictions(folder, record)
+        except MarbleError as error:
+            left_out.append(str(error))
+    return found
+
+
+def _runs(stored: Mapping[Path, _Stored]) -> tuple[dict[str, ExperimentEntry], dict[str, RunEntry]]:
     by_name: dict[str, list[Path]] = {}
-    for folder, record in records.items():
+    for folder, (record, _) in stored.items():
         by_name.setdefault(str(record["about"].get("experiment", "runs")), []).append(folder)
     experiments = {}
     runs = {}
@@ -207,19 +228,18 @@ def _runs(folders: Iterable[Path]) -> tuple[dict[str, ExperimentEntry], dict[str
             entry = RunEntry(
                 key_of("run", folder),
                 folder,
-                records[folder],
+                stored[folder][0],
                 experiment.key,
-                stored_predictions(folder, records[folder]),
+                stored[folder][1],
             )
             runs[entry.key] = entry
     return experiments, runs
 
 
-def _truths(folders: Iterable[Path]) -> dict[str, tuple[str, str, str, Target | None]]:
+def _truths(stored: Mapping[Path, _Stored]) -> dict[str, tuple[str, str, str, Target | None]]:
     """(case, truth in words, what that is called, truth) by slide id, as the runs' predictions tell it."""
     found: dict[str, tuple[str, str, str, Target | None]] = {}
-    for folder in folders:
-        record = read_run(folder)
+    for folder, (record, _) in stored.items():
         task, unit = TaskSpec.parse(record["task"], where=folder).build(), str(record["about"].get("unit", ""))
         for case in read_cases(folder, task):
             known = case.case_id, task.target_text(case.target, unit), task.truth_name, case.target

@@ -28,6 +28,7 @@ def serve(
     import uvicorn
 
     from marble.devices import choose, describe
+    from marble.identifiers import printable
     from marble.viewer.app import create_app
     from marble.viewer.notes import FILE, Notes
     from marble.viewer.registry import build_registry
@@ -39,6 +40,8 @@ def serve(
         tell(f"models compute on {describe(there)}")
     found = sum(1 for entry in registry.slides.values() if entry.file is not None)
     tell(f"{len(registry.slides)} slides ({found} with their file), {len(registry.runs)} runs")
+    for line in registry.left_out:
+        tell(f"left out: {printable(line)}")
     if not (STATIC / "vendor" / LIBRARY).exists():
         tell("OpenSeadragon is not built in, so slides cannot be shown: install Node.js (npm) and run `make setup`")
     where = f"[{host}]" if ":" in host else host
