@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import torch
 
+from marble.bags.bag import Bag
 from marble.bags.store import BagStore
-from marble.models import build
+from marble.models import BagModel, Output, build
 from marble.synthetic.bags import BagRecipe, make_burden_bag
+from marble.training import loop
 from marble.training.fit import fit
 from marble.training.loop import TrainingLoop
 from marble.training.optim import Optimizer
+from marble.training.precision import Precision
 from marble.training.run import execute
 from tests.training.jobs import plan, with_recipe
 
@@ -92,3 +95,28 @@ def test_a_small_bag_in_a_group_stands_in_with_its_main_prediction(tmp_path: Pat
     assert len(store.load(slide).finest) < 4
     record = execute(planned)
     assert record["fit"]["epochs"] == 1
+
+
+@pytest.mark.parametrize("model", ["marble", "abmil", "dtfd"])
+def test_slides_of_a_group_take_the_memory_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    """Each is computed again for its gradient, which changes no bit of what is trained."""
+    passes: list[str] = []
+    spoken = Precision.forward
+
+    def counted(self: Precision, model: BagModel, bag: Bag) -> Output:
+        passes.append(bag.slide_id)
+        return spoken(self, model, bag)
+
+    monkeypatch.setattr(Precision, "forward", counted)
+
+    def trained(folder: Path) -> tuple[str, int]:
+        train = ', risk_set = "group", group = 4'
+        planned = plan(folder, "survival", f'[{{ name = "{model}" }}]', train=train, epochs=1)[0]
+        passes.clear()
+        return execute(planned)["sha256"]["model"], len(passes)
+
+    twice, often = trained(tmp_path / "again")
+    monkeypatch.setattr(loop, "made_again", lambda forward, *given, use_reentrant: forward(*given))
+    once, seldom = trained(tmp_path / "held")
+    assert twice == once
+    assert often > seldom

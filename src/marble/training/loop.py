@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint as made_again
 
 from marble import files
 from marble.bags.augment import canonical, generator
@@ -142,7 +143,7 @@ class TrainingLoop:
         pending = False  # gradients that no step has used yet; none may outlive the epoch, checkpoints do not hold them
         for place, (slide, bag) in enumerate(prefetch(self._augmented, order)):
             torch.manual_seed(generator(self.job.seed, self.at.epoch, slide, place, "dropout").initial_seed())
-            group.append((slide, self.precision.forward(self.model, bag)))
+            group.append((slide, self._forward(bag)))
             last = place + 1 == len(order)
             if len(group) < self.group and not last:
                 continue
@@ -156,6 +157,13 @@ class TrainingLoop:
                 self._step(slide, place)
                 pending = False
         return losses.total() / len(order)
+
+    def _forward(self, bag: Bag) -> Output:
+        if self.group == 1:
+            return self.precision.forward(self.model, bag)
+        # Slides of one graph would be in memory together; so each is computed again when its gradient is.
+        out: Output = made_again(self.precision.forward, self.model, bag, use_reentrant=False)
+        return out
 
     def _backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss`."""
