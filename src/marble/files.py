@@ -71,7 +71,7 @@ def publish(path: str | Path, content: bytes | str | Callable[[BinaryIO], object
         _fsync_directory(target.parent)
     except OSError as error:
         _forget(part)
-        raise explain(error, target) from error
+        raise cannot_write(error, target) from error
     except BaseException:
         _forget(part)
         raise
@@ -101,7 +101,7 @@ def publish_directory(path: str | Path, fill: Callable[[Path], object]) -> Path:
         _fsync_directory(target.parent)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
-        raise explain(error, target) from error
+        raise cannot_write(error, target) from error
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -116,7 +116,7 @@ def make_folder(path: str | Path) -> Path:
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise explain(error, folder / "") from error
+        raise cannot_write(error, folder / "") from error
     return folder
 
 
@@ -216,7 +216,7 @@ def _forget(part: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def explain(error: OSError, target: Path) -> WriteError:
+def cannot_write(error: OSError, target: Path) -> WriteError:
     """The system's refusal to write `target` as one line: what, where, bytes free there, next step."""
     free = "unknown"
     with suppress(OSError):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import marble.cli
-from marble.cli.outcomes import Stopped, explain
+from marble.cli.outcomes import Stopped, outcome_of
 from marble.errors import InputError
 from tests.cli.commands import READS, WRITES, arguments, loaded_by
 from tests.cli.commands import marble as run
@@ -165,7 +165,7 @@ def test_stopping_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = run("verify", tmp_path)
     assert done.code == 130
     assert _one_line(done.err) == "stopped; 3 of 5 are done and kept; start the same command again to go on"
-    assert explain(Stopped()) == ("stopped; start the same command again to go on", 130)
+    assert outcome_of(Stopped()) == ("stopped; start the same command again to go on", 130)
 
 
 WAITS = """
@@ -200,5 +200,5 @@ def test_help_loads_nothing_heavy_and_lists_every_verb() -> None:
 
 
 def test_our_own_errors_keep_their_text() -> None:
-    line, code = explain(InputError("two\nlines", where="a.csv, row 3", hint="Mend it"))
+    line, code = outcome_of(InputError("two\nlines", where="a.csv, row 3", hint="Mend it"))
     assert (line, code) == ("error: a.csv, row 3: two lines. Mend it", 2)

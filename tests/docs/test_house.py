@@ -60,3 +60,12 @@ def test_what_would_take_ten_parameters_takes_a_spec() -> None:
                 if count >= 10 and not place.startswith("cli/") and not is_options:
                     found.add(f"{place}:{node.name}")
     assert found == set(MANY)
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}

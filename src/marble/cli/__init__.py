@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from marble.cli.outcomes import ENDED, OK, STOPPED, Stopped, Terminated, explain, wants_traceback
+from marble.cli.outcomes import ENDED, OK, STOPPED, Stopped, Terminated, outcome_of, wants_traceback
 from marble.pointers import pointed_at
 from marble.version import VERSION
 
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115  for the interpreter's last flush
         sys.exit(OK)
     except Exception as error:
-        line, code = explain(error)
+        line, code = outcome_of(error)
         if wants_traceback():
             import traceback
 

@@ -49,7 +49,7 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM takes the way of Ctrl-C, so that workers are stopped and nothing is left half written."""
 
 
-def explain(error: BaseException) -> tuple[str, int]:
+def outcome_of(error: BaseException) -> tuple[str, int]:
     """One line for the user, and the exit code."""
     if isinstance(error, MarbleError):
         return f"error: {_one_line(error)}", UNUSABLE

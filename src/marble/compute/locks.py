@@ -134,7 +134,7 @@ def _claim(lock: Path, me: Holder) -> bool:
         except FileExistsError:
             return False
         except OSError as error:
-            raise files.explain(error, lock) from error
+            raise files.cannot_write(error, lock) from error
     finally:
         part.unlink(missing_ok=True)
     return True
