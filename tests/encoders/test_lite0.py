@@ -58,7 +58,7 @@ def test_identity_names_the_weights() -> None:
     assert identity.weights_sha256 == WEIGHTS_SHA256
 
 
-@pytest.mark.parametrize("at", [0, 1000, -1])
+@pytest.mark.parametrize("at", [0, 1000, 1_000_000, -1])
 def test_weights_with_one_byte_changed_are_refused(tmp_path: Path, at: int) -> None:
     data = bytearray(package_weights().read_bytes())
     data[at] ^= 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -52,6 +53,24 @@ def test_an_error_at_any_step_keeps_the_old_artefact(
     # after the rename the new bytes are there, whole; before it the old ones
     assert target.read_bytes() == (b"new" if step == "fsync_directory" else b"old")
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_disk_that_fills_at_any_byte_keeps_the_old_artefact(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    kind = rng.choice([errno.ENOSPC, errno.EDQUOT, errno.EIO])
+    target, new = files.publish(tmp_path / "a", b"old"), rng.randbytes(rng.randrange(1, 200_000))
+
+    def fill(file: BinaryIO) -> None:
+        file.write(new[: rng.randrange(len(new))])
+        file.flush()
+        raise OSError(kind, os.strerror(kind))
+
+    with pytest.raises(OSError, match=r"cannot write .*a: .* bytes free"):
+        files.publish(target, fill)
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert files.publish(target, new).read_bytes() == new
 
 
 def test_the_order_of_a_publish_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

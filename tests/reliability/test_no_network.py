@@ -93,11 +93,11 @@ def test_no_verb_asks_for_the_network(
     made = truth(tiles=12)
     write_trident(tmp_path / "features" / "a.h5", made.coarse, made.coarse_xy, made.extents[0], 10)
     (tmp_path / "tiny.toml").write_text(EXPERIMENT)
-    runs, small = tmp_path / "out" / "tiny", ("--magnifications", "5,20", "--encoder", "colour")
+    runs, small = tmp_path / "out" / "tiny", ("--magnifications", "5,20", "--tile-px", "64", "--encoder", "colour")
     run, bags = runs / "abmil" / "0", runs / "cohort" / "bags"
     commands: list[tuple[object, ...]] = [
         ("doctor",),
-        ("tile", slides, "--out", tmp_path / "previews", "--magnifications", "5,20"),
+        ("tile", slides, "--out", tmp_path / "previews", "--magnifications", "5,20", "--tile-px", "64"),
         ("plan", slides, *small),
         ("extract", slides, "--store", tmp_path / "bags", "--workers", "2", *small),
         ("import", "--level", f"10:{tmp_path / 'features'}", "--store", tmp_path / "imported"),
