@@ -11,6 +11,10 @@ from marble.cli import paths, terminal
 from marble.cli.slide_options import (
     Coverage,
     Magnifications,
+    MaxEdge,
+    MaxFold,
+    MaxPen,
+    MinSharpness,
     Mpp,
     MppCsv,
     Outlines,
@@ -33,6 +37,10 @@ def tile(
     mpp: Mpp = None,
     tile_px: TilePx = None,
     coverage: Coverage = None,
+    min_sharpness: MinSharpness = None,
+    max_fold: MaxFold = None,
+    max_pen: MaxPen = None,
+    max_edge: MaxEdge = None,
     spec: SpecFile = None,
     pairs: Set = None,
     allow_upsample: Upsample = None,
@@ -53,6 +61,10 @@ def tile(
         mpp=mpp,
         tile_px=tile_px,
         coverage=coverage,
+        min_sharpness=min_sharpness,
+        max_fold=max_fold,
+        max_pen=max_pen,
+        max_edge=max_edge,
         allow_upsample=allow_upsample,
     )
 

@@ -11,9 +11,17 @@ from marble.compute import Done, Executor, Inline
 from marble.errors import BagError, InputError, MarbleError
 from marble.interchange.audit import AuditRow, publish_table, verdict
 from marble.interchange.building import nested_bag
-from marble.interchange.finding import HDF5_SUFFIXES, Found, find_features, parse_levels, read_level
+from marble.interchange.finding import (
+    HDF5_SUFFIXES,
+    Found,
+    check_readers,
+    find_features,
+    parse_levels,
+    read_level,
+)
 from marble.interchange.grids import Policy
 from marble.interchange.hdf5 import open_foreign
+from marble.interchange.lazyslide import SUFFIX
 from marble.interchange.multilevel import level_groups, read_multilevel
 from marble.interchange.tiles import LevelHints, Tiles, anchor_of, checked, unit_of
 from marble.interchange.zoommil import is_zoommil
@@ -110,6 +118,7 @@ def import_levels(
         for magnification, _ in found
     ]
     by_level = [find_features(folder, encoder) for _, folder in found]
+    check_readers(by_level)
     shared = len(found) > 1 and len({folder.resolve() for _, folder in found}) == 1
     together = shared and _holds_groups(list(by_level[0].files.values()))
     return _import(by_level, hints, together, store, policy, audit_path, tell, executor)
@@ -200,8 +209,13 @@ def _read_together(job: SlideJob) -> list[Tiles]:
 
 
 def _holds_groups(paths: Sequence[Path]) -> bool:
-    """Of a folder given for all levels: whether its files hold them in groups, or by ZoomMIL's names."""
+    """Of a folder given for all levels: whether its files hold them in groups, or each by itself.
+
+    ZoomMIL names its levels, and a zarr store's tables say what they are of: these are read level by level.
+    """
     for path in paths:
+        if path.suffix == SUFFIX:
+            return False
         if path.suffix not in HDF5_SUFFIXES:
             continue
         try:
