@@ -28,6 +28,13 @@ Upsample = Annotated[bool | None, typer.Option(help="Allow a magnification the s
 EncoderName = Annotated[str | None, typer.Option(help="Name (lite0), or one for each level, comma-separated.")]
 SpecFile = Annotated[Path | None, typer.Option("--spec", help="Settings file (TOML), as `extract.toml` in a store.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of any setting, as tissue.min_chroma=6.")]
+MinSharpness = Annotated[
+    float | None,
+    typer.Option(help="Leave out finest tiles that are blurred: below this; 0.1 finds blur.", min=0, max=10),
+]
+MaxFold = Annotated[float | None, typer.Option(help="Most of a tile that may be folded (1 = any).", min=0, max=1)]
+MaxPen = Annotated[float | None, typer.Option(help="Most of a tile that may be inked (1 = any).", min=0, max=1)]
+MaxEdge = Annotated[float | None, typer.Option(help="Most of a tile outside the picture (1 = any).", min=0, max=1)]
 MppCsv = Annotated[Path | None, typer.Option(help="Table wsi,mpp of pixel sizes that replace the files'.")]
 Outlines = Annotated[Path | None, typer.Option(help="Folder of SLIDE.geojson tissue outlines to use instead.")]
 
@@ -53,8 +60,22 @@ class LatticeFlags(NamedTuple):
     allow_upsample: bool | None = None
 
 
+class QualityFlags(NamedTuple):
+    """The limits that a tile must keep to be used, as they were given."""
+
+    min_sharpness: float | None = None
+    max_fold: float | None = None
+    max_pen: float | None = None
+    max_edge: float | None = None
+
+
 def settings(
-    spec: Path | None, pairs: list[str] | None, lattice: LatticeFlags, encoder: str | None = None, **further: Any
+    spec: Path | None,
+    pairs: list[str] | None,
+    lattice: LatticeFlags,
+    encoder: str | None = None,
+    quality: QualityFlags | None = None,
+    **further: Any,
 ) -> dict[str, Any]:
     """The settings of an extraction, not yet checked; what was not given is left out."""
     from marble.errors import InputError
@@ -69,6 +90,8 @@ def settings(
             "magnifications": numbers(magnifications or "", "--magnifications"),
             "mpps": numbers(mpp or "", "--mpp"),
         }
+    limits = {key: value for key, value in (quality or QualityFlags())._asdict().items() if value is not None}
+    further |= {"quality": limits or None}
     given = {key: value for key, value in pyramid.items() if value is not None}
     body = merged(body, {"pyramid": given, **{key: value for key, value in further.items() if value is not None}})
     sizes = body["pyramid"].get("magnifications") or body["pyramid"].get("mpps")
