@@ -41,7 +41,8 @@ ODD = (
 )
 NAMES = (
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\"><svg onload=alert(1)>", "'><b>x</b>",
-    "</title><h1>",     "javascript:alert(1)", "&lt;b&gt;", "<!--", "-->", "]]>", "<style>*{}</style>", "\u202egnp.exe<i>", "<a href=//x>",
+    "</title><h1>", "javascript:alert(1)", "&lt;b&gt;", "<!--", "-->", "]]>", "<style>*{}</style>",
+    "\u202egnp.exe<i>", "<a href=//x>",
     "${7*7}<u>", "{{7*7}}<s>", "<iframe srcdoc=x>", "a' onclick='x", "<base href=//x>", "<form action=//x>", "<meta x>",
 )  # fmt: skip
 
