@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from marble import storage
 from marble.errors import InputError, IntegrityError, WriteError
 from marble.guarded_json import MAX_JSON_BYTES, parse_json
 from marble.specs import canonical_json
@@ -67,7 +68,9 @@ def publish(path: str | Path, content: bytes | str | Callable[[BinaryIO], object
                 file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
+        tag = storage.put(target, part)  # first there, then here: a copy is never ahead of its object
         os.replace(part, target)
+        storage.keep(target, tag)
         _fsync_directory(target.parent)
     except OSError as error:
         _forget(part)
@@ -97,7 +100,10 @@ def publish_directory(path: str | Path, fill: Callable[[Path], object]) -> Path:
                 with open(file, "rb") as handle:
                     os.fsync(handle.fileno())
         _fsync_directory(part)
+        tags = {name: storage.put(target / name, part / name) for name in _records_last(part)}
         os.rename(part, target)
+        for name, tag in tags.items():
+            storage.keep(target / name, tag)
         _fsync_directory(target.parent)
     except OSError as error:
         shutil.rmtree(part, ignore_errors=True)
@@ -106,6 +112,12 @@ def publish_directory(path: str | Path, fill: Callable[[Path], object]) -> Path:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return target
+
+
+def remove_folder(path: str | Path) -> None:
+    """Remove a folder and all below it, if it is there."""
+    storage.remove(Path(path))
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def make_folder(path: str | Path) -> Path:
@@ -126,6 +138,7 @@ def read_json(path: str | Path, kind: type[Kind] | None = None) -> Any:
     With `kind` (`dict`, `list`) a file that holds anything else is damaged too.
     """
     source = Path(path)
+    storage.fetch(source)
     try:
         if not source.is_file():
             if source.exists():
@@ -158,6 +171,7 @@ def sha256_bytes(data: bytes) -> str:
 
 
 def sha256_file(path: str | Path) -> str:
+    storage.fetch(Path(path))
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -183,6 +197,12 @@ def _sweep_once(folder: Path) -> None:
         _swept.add(folder)
         with suppress(OSError):
             sweep(folder)
+
+
+def _records_last(folder: Path) -> list[Path]:
+    """The files of a folder, relative to it; JSON, which says what the others are, at the end."""
+    found = [file.relative_to(folder) for file in sorted(folder.rglob("*")) if file.is_file()]
+    return sorted(found, key=lambda file: file.suffix == ".json")
 
 
 def _part_beside(target: Path) -> Path:

@@ -38,7 +38,7 @@ from marble.training.run_folder import RunFolder
 if TYPE_CHECKING:
     from marble.extract import ExtractSpec, Machine
 
-__all__ = ["Answer", "Predictor", "RunChooser", "SlideOptions", "bags_of", "chooser_of", "predict"]
+__all__ = ["Answer", "Predictor", "RunChooser", "SlideOptions", "bags_of", "chooser_of", "found_at", "predict"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +218,7 @@ def bags_of(
     `routing`, only the fine tiles that it chooses are read and embedded. A source that cannot be used is yielded with
     its error, and the rest goes on.
     """
-    found = [one for source in sources for one in _found_at(Path(source), run)]
+    found = [one for source in sources for one in found_at(Path(source), run)]
     slides = [one for one in found if isinstance(one, Path)]
     with TemporaryDirectory(prefix="marble-predict-") as scratch:
         prepared = _prepared(slides, run, options or SlideOptions(), routing, executor or Inline(), Path(scratch))
@@ -231,7 +231,7 @@ def bags_of(
                 yield one[0], one[1]
 
 
-def _found_at(path: Path, run: RunFolder) -> Iterator[Path | tuple[str, BagStore | Exception]]:
+def found_at(path: Path, run: RunFolder) -> Iterator[Path | tuple[str, BagStore | Exception]]:
     """What a source holds: slide files, and bags by their id and store."""
     from marble.extract import slides_in
 

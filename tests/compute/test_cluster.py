@@ -12,21 +12,18 @@ from pathlib import Path
 import pytest
 
 from marble.compute import Cluster, Done, Failed
-from marble.compute.cluster import start_local
 from marble.errors import InputError, UnavailableError
+from tests.compute.clusters import cluster_here
 from tests.compute.test_executors import misbehave, square_or_fail
 
-os.environ["RAY_AUTH_MODE"] = "token"  # ray looks at it when it is imported
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 ray = pytest.importorskip("ray")
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
     """A cluster of this machine alone, started once for all tests of this file."""
-    start_local(ray, 2)
-    yield
-    ray.shutdown()
+    with cluster_here():
+        yield
 
 
 def threads_of_worker(_: int) -> str:
@@ -42,6 +39,7 @@ def die_once(mark: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("cluster")
 class TestContract:
     def test_a_failure_belongs_to_its_item(self) -> None:

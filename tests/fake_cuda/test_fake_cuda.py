@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +10,13 @@ import torch
 
 from marble.models import MODELS
 from marble.native.build import compiler
+from tests.fake_cuda import running
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-TORCH = Path(torch.__file__).parent
 MISTAKES = ("abmil!item", "abmil!index")
 #: run with the default suite; the others take a minute together
 QUICK = ("marble", "abmil", "clam-sb", "csmil")
+PIECES = ("step", "resumed", "infer", "explain")
+UPDATE = "run `python -m tests.fake_cuda.running`"
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux" or compiler() is None, reason="needs Linux and a C++ compiler"),
@@ -37,28 +33,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def counted(tmp_path_factory: pytest.TempPathFactory, models: list[str]) -> dict[str, Any]:
     """What models ask of the device, from a process of its own with the device that does nothing."""
-    made = tmp_path_factory.mktemp("fakecuda") / "fakecuda.so"
-    built = subprocess.run(
-        [
-            str(compiler()), "-std=c++20", "-O1", "-fPIC", "-shared", f"-I{TORCH / 'include'}",
-            str(HERE / "fakecuda.cpp"), "-o", str(made), f"-L{TORCH / 'lib'}", "-lc10", "-ltorch_cpu",
-        ],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if built.returncode != 0:
-        pytest.skip(f"this torch's headers do not fit: {built.stderr[-300:]}")
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    surroundings = os.environ | {"LD_PRELOAD": str(made), "LD_LIBRARY_PATH": str(TORCH / "lib"), "PYTHONPATH": paths}
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.fake_cuda.job", *models],
-        capture_output=True, text=True, check=False, env=surroundings, cwd=ROOT,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-2000:]
-    counts: dict[str, Any] = json.loads(run.stdout)
-    return counts
+    try:
+        return running.counted(models, tmp_path_factory.mktemp("fakecuda"))
+    except running.DoesNotBuildError as error:
+        pytest.skip(f"this torch's headers do not fit: {error}")
 
 
-@pytest.mark.parametrize("piece", ["step", "resumed", "infer", "explain"])
+@pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("name", QUICK)
 def test_nothing_is_on_two_devices_at_once(found: dict[str, Any], name: str, piece: str) -> None:
     assert "error" not in found[name][piece], found[name][piece].get("error")
@@ -67,8 +48,19 @@ def test_nothing_is_on_two_devices_at_once(found: dict[str, Any], name: str, pie
 @pytest.mark.slow
 def test_nothing_of_any_model_is_on_two_devices_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     everything = counted(tmp_path_factory, [name for name in MODELS if name not in QUICK])
-    errors = {(name, piece): c["error"] for name, of in everything.items() for piece, c in of.items() if "error" in c}
+    errors = {
+        (name, piece): of[piece]["error"] for name, of in everything.items() for piece in PIECES if "error" in of[piece]
+    }
     assert errors == {}
+    page = running.rows_of_page()
+    assert running.rows(everything) == {name: page.get(name) for name in everything}, UPDATE
+    assert set(page) == set(MODELS)
+
+
+def test_the_page_says_what_was_counted(found: dict[str, Any]) -> None:
+    page = running.rows_of_page()
+    quick = {name: found[name] for name in QUICK}
+    assert running.rows(quick) == {name: page.get(name) for name in QUICK}, UPDATE
 
 
 @pytest.mark.parametrize("piece", ["step", "resumed"])

@@ -223,18 +223,23 @@ VIEWER = (
 )  # fmt: skip
 
 RESOURCES = (
-    Gate("F1", "A cluster that is open to everybody is refused", 4,
-         ("tests/compute/test_cluster.py::test_an_open_cluster_is_refused_before_it_is_started",),
-         lacks="one way of opening it; no request without a token is sent"),
-    Gate("F2", "Workers of a cluster that die cost nothing", 30,
-         ("tests/compute/test_cluster.py::TestContract",), lacks="few deaths, and no bags compared"),
+    Gate("F1", "A cluster that is open to everybody is refused, and one with a token refuses strangers", 4,
+         ("tests/compute/test_cluster.py::test_an_open_cluster_is_refused_before_it_is_started",
+          f"{HERE}/test_open_clusters.py::test_open_clusters_are_refused_and_ours_refuses_strangers"),
+         lacks="strangers come by Ray's own protocol; no request is sent to its dashboard"),
+    Gate("F2", "Workers of a cluster that are killed cost nothing: the bytes of an undisturbed run", 30,
+         (f"{HERE}/test_cluster_kills.py::test_workers_killed_during_extract_change_nothing",
+          f"{HERE}/test_cluster_kills.py::test_workers_killed_during_run_change_nothing",
+          "tests/compute/test_cluster.py::TestContract"),
+         lacks="all workers are on one machine"),
     Gate("F3", "One worker or several, here or on a cluster: the same bytes", 3,
-         ("tests/extract/test_batch.py::test_this_process_or_two_others_give_the_same_bytes",
-          "tests/interchange/test_layouts.py::test_processes_give_the_same_store"),
-         lacks="processes of this machine; not on a cluster"),
+         ("tests/compute/test_same_bytes.py",
+          "tests/extract/test_batch.py::test_this_process_or_two_others_give_the_same_bytes",
+          "tests/interchange/test_layouts.py::test_processes_give_the_same_store")),
     Gate("F4", "A driver that is killed leaves no process and can be resumed", 10,
-         ("tests/compute/test_executors.py::test_stopping_early_ends_the_workers",),
-         lacks="processes of this machine; not on a cluster"),
+         (f"{HERE}/test_cluster_kills.py::test_a_driver_that_is_killed_loses_nothing_and_leaves_nobody",
+          "tests/compute/test_executors.py::test_stopping_early_ends_the_workers"),
+         lacks="Ray's object store is not filled: bags never pass through it"),
     Gate("F5", "Known holes in packages", None,
          without="A database of advisories is asked over the network, which no test may use; versions are pinned, and "
                  "`marble doctor --sbom` lists what is installed. Hashes are not pinned: pip checks them only if every "

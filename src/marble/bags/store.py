@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from torch.utils.data import Dataset
 
-from marble import files
+from marble import files, storage
 from marble.bags.bag import Bag
 from marble.bags.bag_file import bag_bytes, counts_of, read_bag
 from marble.bags.provenance import Provenance
@@ -38,12 +38,14 @@ class BagStore:
     """Bags by slide id. Opening is cheap; nothing is read before it is asked for."""
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+        self.root = storage.location(root)
 
     @staticmethod
     def any_at(root: str | Path) -> bool:
         """Whether `root` is a store, or there are some right below it."""
-        return _is_store(Path(root)) or any(Path(root).glob("*/store.json"))
+        folder = storage.location(root)
+        storage.pull(folder)
+        return _is_store(folder) or any(folder.glob("*/store.json"))
 
     @classmethod
     def find(cls, root: str | Path, like: Provenance | None = None) -> BagStore:
@@ -53,7 +55,8 @@ class BagStore:
             root: a store, or a folder of stores.
             like: of several, the one whose bags were made in this way.
         """
-        folder = Path(root)
+        folder = storage.location(root)
+        storage.pull(folder)
         candidates = [folder] if _is_store(folder) else sorted(path.parent for path in folder.glob("*/store.json"))
         fitting = candidates
         if like is not None and len(candidates) > 1:
@@ -99,6 +102,7 @@ class BagStore:
         path = self.bag_path(slide_id)
         if record.status != "ok":
             raise BagError(f"slide has no bag: {record.status} at {record.stage}: {record.reason}", where=path)
+        storage.fetch(path)
         stat = path.stat() if path.exists() else None
         if stat is None:
             raise IntegrityError("the record is there but the bag is not", where=path, hint="Extract the slide again")
@@ -123,9 +127,16 @@ class BagStore:
                 hint="Extract or copy the slide again",
             )
 
+    def has_record(self, slide_id: str) -> bool:
+        """Whether the slide was worked on, however that ended."""
+        path = self.record_path(slide_id)
+        storage.fetch(path)
+        return path.exists()
+
     def record(self, slide_id: str) -> BagRecord:
         """The slide's record, or an error that says how to get one."""
         path = self.record_path(slide_id)
+        storage.fetch(path)
         try:
             stat = path.stat()
         except FileNotFoundError:
@@ -146,6 +157,7 @@ class BagStore:
 
     def records(self) -> Iterator[BagRecord]:
         """Every slide's record, sorted by file name."""
+        storage.pull(self.root)
         for path in sorted(self.root.glob("*.json")):
             if path.name != "store.json":
                 yield read_record(path)
@@ -169,9 +181,7 @@ class BagStore:
         return BagDataset(self, self.slide_ids() if slide_ids is None else list(slide_ids))
 
     def __contains__(self, slide_id: object) -> bool:
-        return (
-            isinstance(slide_id, str) and self.record_path(slide_id).exists() and self.record(slide_id).status == "ok"
-        )
+        return isinstance(slide_id, str) and self.has_record(slide_id) and self.record(slide_id).status == "ok"
 
     def bag_path(self, slide_id: str) -> Path:
         return self.root / f"{file_stem(slide_id)}.safetensors"
@@ -186,6 +196,7 @@ class BagStore:
     def _join(self, bag: Bag) -> None:
         """Compare the bag's recipe with the store's; the first bag sets it."""
         path = self.root / "store.json"
+        storage.fetch(path)
         if not path.exists():
             common = bag.provenance.without_slide()
             fields = {"format": RECORD_FORMAT, "provenance": common.model_dump(mode="json")}
@@ -204,6 +215,7 @@ class BagStore:
             raise IntegrityError("level sizes differ from the record's", where=path, hint="Extract the slide again")
         if record.provenance != bag.provenance:
             raise IntegrityError("provenance differs from the record's", where=path, hint="Extract the slide again")
+        storage.fetch(self.root / "store.json")
         if (self.root / "store.json").exists():
             bag.provenance.require_same_recipe(self.common(), where=path, against=self.root / "store.json")
 

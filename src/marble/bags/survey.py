@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from marble import storage
 from marble.bags.record import file_stem, read_record
 from marble.bags.store import BagStore
 from marble.errors import IntegrityError, MarbleError
@@ -12,6 +13,7 @@ from marble.errors import IntegrityError, MarbleError
 def survey(store: BagStore) -> Iterator[tuple[str, MarbleError | None]]:
     """Every slide that has a bag, with None; and whatever else is there in the place of one, with what is wrong."""
     known = set()
+    storage.pull(store.root)
     for path in sorted(store.root.glob("*.json")):
         if path.name == "store.json":
             continue

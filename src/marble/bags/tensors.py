@@ -24,6 +24,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from marble import storage
 from marble.errors import IntegrityError
 from marble.guarded_json import parse_json
 from marble.specs import canonical_json
@@ -50,6 +51,7 @@ def to_bytes(tensors: Mapping[str, Tensor], metadata: object) -> bytes:
 
 def map_file(path: str | Path) -> tuple[dict[str, Tensor], Any]:
     """Return every tensor as a view of the file, read or mapped (copy-on-write), and the metadata."""
+    storage.fetch(Path(path))
     entries, metadata, data_start = read_header(path)
     expected = data_start + max((end for *_, end in entries.values()), default=0)
     with open(path, "rb") as file:

@@ -2,6 +2,7 @@
 
     reading     tiles per second by region, against one read per tile as CLAM and TRIDENT do it
     extraction  a whole slide to a saved bag, against the encoder alone on tiles already in memory
+    planning    what `marble plan` says such a slide takes, against the time it took
     loading     a bag, against a numpy memory map of the same bytes; both touch every byte
 
 All in one process, interleaved, medians. Ratios are what counts.
@@ -25,7 +26,7 @@ from marble import files
 from marble.bags import Bag, BagStore, Level
 from marble.compute.ahead import in_order
 from marble.encoders import Encoder
-from marble.extract import ExtractSpec, Machine, extract_slide, load_encoders
+from marble.extract import Estimate, ExtractSpec, Machine, extract_slide, load_encoders, plan
 from marble.extract.pipeline import batches, one_torch_thread
 from marble.extract.regions import blocks, read_block
 from marble.slides.lattice import Pyramid, PyramidSpec, lay
@@ -36,7 +37,7 @@ from marble.synthetic.slides import write_slide
 SYNTHETIC_PX, QUICK_PX, EXTRACTED_PX = 20_000, 4_096, 6_144
 REPEATS, QUICK_REPEATS = 5, 3
 TOKENS = 20_000
-READING, EXTRACTION, LOADING = 2.0, 1.10, 1.2  # targets
+READING, EXTRACTION, PLANNING, LOADING = 2.0, 1.10, 1.25, 1.2  # targets
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def run(*, json_path: str | Path | None = None, quick: bool = False, slide: str 
         rows = [reading(path, name, repeats) for name, path in read_from.items()]
         chosen = Path(slide) if slide else small
         rows.append(extraction(chosen, chosen.name, folder / "bags", repeats))
+        rows.append(planning(chosen, chosen.name, folder / "planned", repeats))
         rows.append(loading(folder / "load", TOKENS, repeats))
     _print(rows)
     report = {"benchmark": "extract", "quick": quick, "rows": [asdict(row) for row in rows]}
@@ -127,6 +129,24 @@ def extraction(path: Path, name: str, folder: Path, repeats: int) -> PeerRow:
     ours, theirs = _interleaved({"ours": whole, "theirs": encoder_alone}, repeats)
     what = f"extraction {name}: whole / encoder alone ({encoder.name}, {encoder.backend})"
     return PeerRow.at_most(what, sum(len(part) for part in tiles), ours, theirs, ours / theirs, EXTRACTION)
+
+
+def planning(path: Path, name: str, folder: Path, repeats: int) -> PeerRow:
+    """The time that is foretold for a slide, against the time it takes; the ratio is of the longer to the shorter."""
+    spec, machine = _spec(path), Machine()
+    foretold: list[Estimate] = []
+
+    def foretell() -> None:
+        foretold.append(plan([path], spec, machine=machine))
+
+    def extract() -> None:
+        record = extract_slide(path, spec, folder / str(len(foretold)), machine=machine)
+        assert record.status == "ok", record.reason
+
+    _, took = _interleaved({"plan": foretell, "extract": extract}, repeats)
+    said = median(one.seconds for one in foretold[1:])
+    what = f"planning {name}: foretold / measured, the longer by the shorter"
+    return PeerRow.at_most(what, sum(foretold[0].tiles), said, took, max(said / took, took / said), PLANNING)
 
 
 def loading(folder: Path, tokens: int, repeats: int) -> PeerRow:

@@ -21,14 +21,16 @@ from rich.console import Console
 from marble import files
 from marble.bags.store import BagStore
 from marble.benchmarks.learning_tables import write_tables
-from marble.errors import InputError
+from marble.compute import Executor, Inline
+from marble.errors import InputError, RunError
 from marble.experiment import Experiment, find_store
 from marble.reports.collect import collect
 from marble.reports.compare import Comparison, compare
 from marble.synthetic.composed import SIGNALS, STRENGTHS, Signal, Strength, write_composed
 from marble.tabular import read_table
 from marble.tasks.base import Undefined
-from marble.training.run import PlannedRun, execute
+from marble.training.protocol import run_all
+from marble.training.run import PlannedRun
 from marble.version import VERSION
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -66,6 +68,7 @@ def run(
     signals: Sequence[Signal] = SIGNALS,
     strengths: Sequence[Strength] = STRENGTHS,
     seeds: Sequence[int] = SEEDS,
+    executor: Executor | None = None,
 ) -> dict[str, Any]:
     """Compose, train, compare; print a line per model and write all figures to `json_path` if given.
 
@@ -84,10 +87,11 @@ def run(
             (signal, "middle", f"{signal}-middle-peers", PEERS, tuple(seeds[:PEER_SEEDS])) for signal in peers
         ]
     for seed in seeds:  # a seed of every cohort before the next, so that a stopped run has something of all
+        planned: list[PlannedRun] = []
         for signal, strength, name, models, wanted in comparisons:
             if seed in wanted:
-                for planned in plan(root, name, store, tissue, signal, strength, seed, models):
-                    execute(planned)
+                planned += plan(root, name, store, tissue, signal, strength, seed, models)
+        train(planned, executor)
     tables = [
         {"signal": signal, "strength": strength, "cohort": name, "seeds": list(wanted),
          "models": cells(compare(collect(root / "runs" / name)))}
@@ -133,6 +137,16 @@ def plan(
     )
     path = files.publish(root / "cohorts" / f"{name}-{seed}.toml", text)
     return Experiment.load(path).plan(root / "runs")
+
+
+def train(planned: Sequence[PlannedRun], executor: Executor | None) -> list[dict[str, Any]]:
+    """Train all of them, here unless an executor is given; their records, or an error that names what failed."""
+    outcomes = run_all(planned, executor or Inline())
+    failed = [outcome for outcome in outcomes if not outcome.ok]
+    if failed:
+        what = f"{len(failed)} of {len(outcomes)} runs failed: {failed[0].reason}"
+        raise RunError(what, where=failed[0].planned.folder)
+    return [outcome.record for outcome in outcomes if outcome.record is not None]
 
 
 def cells(comparison: Comparison) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 
 from marble import files
-from marble.benchmarks.learning import plan, tissue_of
+from marble.benchmarks.learning import plan, tissue_of, train
+from marble.compute import Executor
 from marble.reports.collect import collect
 from marble.synthetic.composed import Signal, Strength
-from marble.training.run import execute
 from marble.version import VERSION
 
 SEEDS = (100, 101)
@@ -61,6 +61,7 @@ def run(
     candidates: Sequence[str] = tuple(CANDIDATES),
     signals: Sequence[Signal] = SIGNALS,
     seeds: Sequence[int] = SEEDS,
+    executor: Executor | None = None,
 ) -> dict[str, Any]:
     """Train every candidate on every development cohort; `quick` takes the first three and one seed."""
     if quick:
@@ -71,14 +72,15 @@ def run(
     rows: list[dict[str, Any]] = []
     for seed in seeds:
         for name in candidates:
-            for signal in signals:
-                chosen = CANDIDATES[name]
-                model = f'[{{ name = "marble"{chosen.model and ", " + chosen.model} }}]'
-                folder = f"{name}-{signal}".replace(" ", "-")
-                for planned in plan(
-                    root, folder, store, tissue, signal, STRENGTH, seed, model, chosen.train, baselines="[]"
-                ):
-                    record = execute(planned)
+            chosen = CANDIDATES[name]
+            model = f'[{{ name = "marble"{chosen.model and ", " + chosen.model} }}]'
+            folders = {signal: f"{name}-{signal}".replace(" ", "-") for signal in signals}
+            planned = [
+                plan(root, folder, store, tissue, signal, STRENGTH, seed, model, chosen.train, baselines="[]")[0]
+                for signal, folder in folders.items()
+            ]
+            records = train(planned, executor)
+            for (signal, folder), record in zip(folders.items(), records, strict=True):
                 repeat = next(r for r in collect(root / "runs" / folder).models[0].repeats if r.number == seed)
                 orders = sorted(repeat.test.order_sd.tolist())
                 rows.append(

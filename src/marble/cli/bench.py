@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths
+from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, side_by_side
 
 BENCHES = ("model", "mixers", "routing", "zoo", "train", "extract", "learning", "recipe", "device")
 
@@ -22,6 +23,10 @@ def bench(
         Path | None, typer.Option(help="Bags and labels.csv that `bench learning` and `recipe` compose cohorts of.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Where `bench learning` and `recipe` keep their runs.")] = None,
+    workers: Workers = None,
+    ray: Ray = None,
+    worker_cpus: WorkerCpus = 1,
+    worker_gpus: WorkerGpus = 0,
 ) -> None:
     """Speed and memory as ratios against peers and limits, measured in one process."""
     from importlib import import_module
@@ -47,5 +52,8 @@ def bench(
     if what == "device":
         options = {"device": str(where)}
     if what in ("learning", "recipe"):
-        options = {"data": data, "out": out}
+        executor = side_by_side(ray, workers, worker_cpus, worker_gpus)
+        options = {"data": data, "out": out, "executor": executor}
+    elif ray is not None or workers is not None:
+        raise InputError(f"`bench {what}` measures one process", hint="Leave out --ray and --workers")
     import_module(f"marble.benchmarks.{what}").run(json_path=json, quick=quick, **options)

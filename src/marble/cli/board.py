@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 
+from marble import storage
 from marble.training.protocol import RunOutcome
 from marble.training.run import PlannedRun
 
@@ -111,7 +112,7 @@ class Board:
 
     def _epoch(self, run: PlannedRun) -> EpochDone | None:
         """Where a fit is, from the history it publishes after every epoch, whichever process it runs in."""
-        rows = _history(Path(run.folder) / "history.csv")
+        rows = _history(storage.location(run.folder) / "history.csv")
         if not rows:
             return None
         last, of = rows[-1], run.job.recipe.epochs

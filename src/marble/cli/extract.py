@@ -11,13 +11,17 @@ from marble.cli import paths, terminal
 from marble.cli import slide_options as slides
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.errors import InputError
+from marble.storage import PLACE, location, named
 
 IdFrom = Literal["stem", "path"]
 
 
 def extract(
     sources: slides.Sources,
-    store: Annotated[Path, typer.Option(help="Bags go to STORE/<fingerprint of the settings>/.")],
+    store: Annotated[
+        Path,
+        typer.Option(parser=location, metavar=PLACE, help="Bags go to STORE/<fingerprint of the settings>/."),
+    ],
     magnifications: slides.Magnifications = None,
     mpp: slides.Mpp = None,
     tile_px: slides.TilePx = None,
@@ -135,5 +139,5 @@ def extract(
             chooser=chooser,
         )
     rows = [(printable(o.slide_id), o.status, o.tiles, printable(o.reason or "")) for o in summary.outcomes]
-    terminal.table(f"bags in {summary.store}", ["slide", "status", "tiles", "reason"], rows)
+    terminal.table(f"bags in {named(summary.store)}", ["slide", "status", "tiles", "reason"], rows)
     terminal.failures([(printable(o.path), printable(o.reason)) for o in summary.outcomes if o.status == "failed"])

@@ -15,6 +15,7 @@ import errno
 import os
 from typing import Any
 
+from marble import storage
 from marble.errors import MarbleError
 
 OK, SOME_FAILED, UNUSABLE, BUG, STOPPED, ENDED = 0, 1, 2, 3, 130, 143
@@ -52,7 +53,7 @@ class Terminated(KeyboardInterrupt):
 def outcome_of(error: BaseException) -> tuple[str, int]:
     """One line for the user, and the exit code."""
     if isinstance(error, MarbleError):
-        return f"error: {_one_line(error)}", UNUSABLE
+        return f"error: {storage.shown(_one_line(error))}", UNUSABLE
     if isinstance(error, Stopped):
         kept = f"; {error.kept}" if error.kept else ""
         return f"stopped{kept}; start the same command again to go on", error.code

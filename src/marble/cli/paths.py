@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from marble import storage
 from marble.errors import InputError
 
 
 def existing(path: Path, what: str = "file or folder") -> Path:
     """A path that is there."""
+    storage.pull(path)
     if not path.exists():
         raise InputError(f"no such {what}", where=path)
     return path

@@ -8,18 +8,25 @@ from typing import Annotated, Any
 import typer
 
 from marble.cli import paths, terminal
+from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.cli.slide_options import Device, RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
 from marble.errors import InputError
+from marble.storage import location, pull
 
 
 def predict(
     run_folder: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A finished run, or a folder of one model's repeats.")
+        Path, typer.Argument(parser=location, metavar="RUN", help="A finished run, or a folder of one model's repeats.")
     ],
-    sources: Annotated[list[Path], typer.Argument(help="Slides, folders of slides, bags or stores.")],
-    out: Annotated[Path | None, typer.Option(help="Write the rows to this CSV file.")] = None,
+    sources: Annotated[
+        list[Path],
+        typer.Argument(parser=location, metavar="SOURCES...", help="Slides, folders of slides, bags or stores."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(parser=location, metavar="FILE", help="Write the rows to this CSV file.")
+    ] = None,
     beside: Annotated[
-        list[Path] | None, typer.Option("--with", metavar="RUN", help="Further runs to average with.")
+        list[Path] | None, typer.Option("--with", parser=location, metavar="RUN", help="Further runs to average with.")
     ] = None,
     allow_training_slides: Annotated[
         bool, typer.Option(help="Slides the run was trained on are no failure; their rows still say so.")
@@ -33,42 +40,51 @@ def predict(
         bool, typer.Option("--routed", help="Only the fine tiles `marble route` found worth it.")
     ] = False,
     budget: Annotated[float | None, typer.Option(help="Routed, with this share of the fine tiles, as 0.25.")] = None,
+    workers: Workers = None,
+    ray: Ray = None,
+    worker_cpus: WorkerCpus = 1,
+    worker_gpus: WorkerGpus = 0,
 ) -> None:
     """Ask a trained model, or several together, about slides or bags: one row each."""
     for folder in (run_folder, *(beside or ())):
         paths.existing_folder(folder, "folder of a run")
+    for source in sources:
+        pull(source)
     if not any(source.exists() for source in sources):
         raise InputError("no such slide, bag or store", where=sources[0])
     if out is not None:
         paths.output_file(out)
     from marble import files
-    from marble.compute import Processes, describe
-    from marble.ensemble import Ensemble, runs_at
+    from marble.asking import Panel, ask_all, ask_here
+    from marble.compute import Processes
+    from marble.ensemble import runs_at
     from marble.extract import SLIDE_LIMITS
-    from marble.prediction import Predictor, SlideOptions, bags_of
+    from marble.prediction import SlideOptions
     from marble.reports.tables import rows_csv
 
     folders = [found for given in (run_folder, *(beside or ())) for found in runs_at(given)]
-    predictors = [Predictor(folder, device=device, routed=routed, budget=budget) for folder in folders]
-    asked = predictors[0] if len(predictors) == 1 else Ensemble(predictors)
+    panel, options = (
+        Panel(tuple(folders), device, routed, budget),
+        SlideOptions(device, weight_files(weights), mpp, outlines, spec),
+    )
+    if ray is not None:
+        answered = ask_all(sources, panel, options, cluster(ray, workers, worker_cpus, worker_gpus))
+    else:  # in processes of their own, so that a decoder that crashes or hangs costs one slide
+        asking = ask_here if workers in (None, 1) else ask_all
+        answered = asking(sources, panel, options, Processes(workers or 1, limits=SLIDE_LIMITS))
     rows: list[dict[str, Any]] = []
     failed: list[tuple[str, str]] = []
     cautions: list[tuple[str, str]] = []
-    options = SlideOptions(device, weight_files(weights), mpp, outlines, spec)
-    reading = Processes(1, limits=SLIDE_LIMITS)  # a decoder that crashes or hangs costs one slide
-    for name, bag in bags_of(sources, asked.run, options, predictors[0].routing, executor=reading):
-        try:
-            if isinstance(bag, Exception):
-                raise bag
-            answer = asked.answer(bag)
-            rows.append(answer.row())
-            said = list(answer.warnings)
-            if answer.membership.part == "train" and not allow_training_slides:
-                failed.append((name, f"{answer.membership.warning}. Leave it out, or pass --allow-training-slides"))
-                said.remove(str(answer.membership.warning))
-            cautions += [(name, text) for text in said]
-        except Exception as error:  # the other sources are still answered
-            failed.append((name, describe(error)))
+    for row in answered:
+        if row.cells is None:
+            failed.append((row.name, str(row.failed)))
+            continue
+        rows.append(row.cells)
+        said = list(row.warnings)
+        if row.trained_on is not None and not allow_training_slides:
+            failed.append((row.name, f"{row.trained_on}. Leave it out, or pass --allow-training-slides"))
+            said.remove(row.trained_on)
+        cautions += [(row.name, text) for text in said]
     if rows:
         title = f"Predictions of {run_folder}" + (f", {len(folders)} runs together" if len(folders) > 1 else "")
         columns = [name for name in rows[0] if name != "warnings"]  # sentences, which have lines of their own

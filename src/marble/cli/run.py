@@ -8,13 +8,16 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths, terminal
-from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
+from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, side_by_side
 from marble.cli.report import write_and_show
+from marble.storage import PLACE, location, pull
 
 
 def run(
     experiment: Annotated[Path, typer.Argument(help="Experiment file (TOML).")],
-    out: Annotated[Path, typer.Option(help="Folder for runs and the report.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(parser=location, metavar=PLACE, help="Folder for runs and the report.")] = Path(
+        "runs"
+    ),
     workers: Workers = None,
     threads: Annotated[int, typer.Option(help="BLAS threads of each worker; part of the result.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
@@ -31,7 +34,7 @@ def run(
     read_toml(experiment)  # a slip in its syntax is said before torch is loaded
     from marble import devices
     from marble.cli.live import follow
-    from marble.compute import Executor, Inline, Processes, locks
+    from marble.compute import locks
     from marble.experiment import Experiment
     from marble.training.protocol import run_all
 
@@ -41,13 +44,10 @@ def run(
         planned = loaded.plan(out, threads=threads, allow_drift=allow_drift, device=str(where))
         typer.echo(f"training on {devices.describe(where)}")
         typer.echo(loaded.cohort(out).summary())
-        executor: Executor
-        if ray is not None:
-            executor = cluster(ray, workers, worker_cpus, worker_gpus)
-        else:
-            executor = Inline() if workers in (None, 1) else Processes(workers, threads_per_worker=threads)
+        executor = side_by_side(ray, workers, worker_cpus, worker_gpus, threads)
         with follow(loaded.name, planned, workers or 1, terminal.console()) as tell:
             outcomes = run_all(planned, executor, tell)
+        pull(out / loaded.name, again=True)  # what other machines have put there
         if any(outcome.ok for outcome in outcomes):
             write_and_show(out / loaded.name, out / loaded.name / "report")
     terminal.failures([(o.planned.folder, str(o.reason)) for o in outcomes if not o.ok])

@@ -15,9 +15,12 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from marble import storage
 from marble.compute.executor import Done, Failed, Item, Result, describe
 from marble.errors import InputError, UnavailableError
 
@@ -28,6 +31,16 @@ LOOPBACK = "127.0.0.1"
 STARTS = 3  # Ray gives its own processes fixed seconds to start, too few on a busy machine
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
 _DOCS = "See docs/how-to/cluster.md"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a cluster has, and how many workers of the kind asked for fit into it."""
+
+    nodes: int
+    cpus: float
+    gpus: float
+    workers: int
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,7 @@ class Cluster:
             missing = min(len(waiting), self._room(ray))
             while waiting or busy:
                 while missing and waiting:
-                    idle.append(actor_class.remote())
+                    idle.append(actor_class.remote(str(Path.cwd())))
                     missing -= 1
                 while waiting and idle:
                     item, tries = waiting.popleft()
@@ -90,6 +103,17 @@ class Cluster:
                 ray.shutdown()
 
     # ---- the cluster -------------------------------------------------------------------------------------------
+
+    def offer(self) -> Offer:
+        """What the cluster has, without any work; one that is started here for the question ends with it."""
+        ray, ours = self._connect()
+        try:
+            has = ray.cluster_resources()
+            nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+            return Offer(nodes, float(has.get("CPU", 0)), float(has.get("GPU", 0)), self._room(ray))
+        finally:
+            if ours:
+                ray.shutdown()
 
     def _connect(self) -> tuple[ModuleType, bool]:
         """Ray, connected; and whether the cluster was started here and ends with the batch."""
@@ -135,7 +159,7 @@ class Cluster:
 
     def _environment(self) -> dict[str, str]:
         """Set before a worker loads torch, so that workers share a machine's cores instead of fighting for them."""
-        return {"OMP_NUM_THREADS": str(max(1, int(self.cpus)))}
+        return {"OMP_NUM_THREADS": str(max(1, int(self.cpus))), storage.CACHE: str(storage.cache())}
 
     # ---- one item ----------------------------------------------------------------------------------------------
 
@@ -183,7 +207,11 @@ class _Task:
 
 
 class _Actor:
-    """A worker: one item at a time."""
+    """A worker: one item at a time, in the folder of the command, so that relative paths mean the same."""
+
+    def __init__(self, folder: str) -> None:
+        with suppress(OSError):  # a node without that folder gets absolute paths, or says which one it lacks
+            os.chdir(folder)
 
     def run(self, fn: Callable[[Any], Any], item: Any) -> tuple[Any, ...]:
         """(True, result), or (False, reason, trace): errors travel as text, never as objects."""

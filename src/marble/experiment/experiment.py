@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from marble import files
+from marble import files, storage
 from marble.bags.store import BagStore
 from marble.cohorts.cohort import Cohort
 from marble.cohorts.sites import site_report
@@ -74,7 +74,12 @@ class Experiment:
             if not spec.path.startswith(SYNTHETIC):
                 raise SpecError("bags.store is missing", where=self.name, hint='Say `bags = { store = "bags/" }`')
             return self._synthetic(spec, out)[1]
-        return find_store(self.home / self.spec.bags.store, self.spec.bags.magnifications, self.spec.bags.encoder)
+        return find_store(self._at(self.spec.bags.store), self.spec.bags.magnifications, self.spec.bags.encoder)
+
+    def _at(self, place: str) -> Path:
+        """A path of the experiment file, which starts from the file's own folder; or a location on a storage."""
+        found = storage.location(place)
+        return found if storage.address(found) is not None else self.home / place
 
     def splits(self, cohort: Cohort) -> list[Split]:
         spec = self.spec.split
@@ -150,9 +155,9 @@ class Experiment:
                 folder = out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
                 planned.append(
                     PlannedRun(
-                        folder=str(folder),
+                        folder=storage.named(folder),
                         job=job,
-                        test=str(test),
+                        test=storage.named(test),
                         about=about,
                         allow_drift=allow_drift,
                         track=self.spec.track,
@@ -197,7 +202,7 @@ class Experiment:
             ),
             recipe=recipe,
             recipe_name=name,
-            store=str(store.root),
+            store=storage.named(store.root),
             bags_sha256=bags,
             train=tuple(parts["train"]),
             val=tuple(parts["val"]),

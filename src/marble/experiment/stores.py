@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from marble import storage
 from marble.bags.store import BagStore
 from marble.errors import InputError
 
 
 def find_store(root: Path, magnifications: tuple[float, ...] | None = None, encoder: str | None = None) -> BagStore:
     """The store at `root`, or the one of several below it that holds these magnifications and this encoder."""
+    storage.pull(root)
     candidates = [root] if (root / "store.json").exists() else sorted(p.parent for p in root.glob("*/store.json"))
     fitting = []
     for path in candidates:

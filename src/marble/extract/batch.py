@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from marble import files
+from marble import files, storage
 from marble.bags import BagStore
 from marble.bags.record import BagRecord
 from marble.compute import Done, Executor, Failed, Inline, Processes, describe, heard_by, locks, tell
@@ -140,6 +140,7 @@ def extract_many(
     sizes = read_mpp_csv(facts.mpp_csv) if facts.mpp_csv is not None else {}
     hashes = read_manifest(facts.manifest) if facts.manifest is not None else None
     store = store_for(store_root, spec, chooser)
+    storage.pull(store.root)
     files.make_folder(store.root)
     files.sweep(store.root)
     locks.sweep(store.root)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from marble import files
+from marble import files, storage
 from marble.bags import BagStore
 from marble.bags.record import BagRecord, file_stem
 from marble.compute import describe, locks, tell
@@ -22,7 +22,7 @@ SPEC_FILE = "extract.toml"
 
 def store_for(store_root: str | Path, spec: ExtractSpec, chooser: Chooser | None = None) -> BagStore:
     """The store of bags made with exactly these settings, of branches chosen in exactly this way."""
-    return BagStore(Path(store_root) / (spec.fingerprint() + folder_suffix(chooser)))
+    return BagStore(storage.location(store_root) / (spec.fingerprint() + folder_suffix(chooser)))
 
 
 def extract_slide(
@@ -79,6 +79,7 @@ def extract_slide(
                 hint="Make ids from paths with --id-from path, use another store, or replace the bag with --replace",
             )
         work = Extraction(path, slide_id, spec, machine, encoders, source, facts.outlines, on_progress, chooser)
+        storage.fetch(store.root / SPEC_FILE)
         if not (store.root / SPEC_FILE).exists():
             files.publish(store.root / SPEC_FILE, spec.to_toml())
         try:
@@ -105,7 +106,7 @@ class OtherSlideError(InputError):
 def known_record(store: BagStore, slide_id: str) -> BagRecord | None:
     """The slide's record, if there is one that can be read."""
     try:
-        return store.record(slide_id) if store.record_path(slide_id).exists() else None
+        return store.record(slide_id) if store.has_record(slide_id) else None
     except (MarbleError, OSError):
         return None  # a damaged record is made again
 

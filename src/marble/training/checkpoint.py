@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +47,7 @@ def save_checkpoint(root: Path, epoch: int, parts: Mapping[str, Mapping[str, Ten
 
     target = root / f"epoch-{epoch:04d}"
     if target.exists():  # a damaged one that was passed over when resuming
-        shutil.rmtree(target)
+        files.remove_folder(target)
     return files.publish_directory(target, fill)
 
 
@@ -79,7 +78,7 @@ def prune(root: Path, best: int) -> None:
     epochs = sorted(_epochs(root))
     for epoch in epochs[:-KEEP]:
         if epoch != best:
-            shutil.rmtree(root / f"epoch-{epoch:04d}")
+            files.remove_folder(root / f"epoch-{epoch:04d}")
 
 
 def _epochs(root: Path) -> list[int]:

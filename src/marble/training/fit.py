@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from marble import files
+from marble import files, storage
 from marble.bags.augment import generator
 from marble.bags.tensors import map_file, to_bytes
 from marble.devices import choose
@@ -68,6 +67,7 @@ def load_chosen(model: BagModel, root: Path) -> BagModel:
     """Put the chosen weights of a finished fit into `model`, after comparing their hash."""
     path = root / "model.safetensors"
     recorded = files.read_json(root / "fit.json")["model_sha256"]
+    storage.fetch(path)
     if not path.exists() or files.sha256_file(path) != recorded:
         raise RunError("model.safetensors is missing or changed", where=root, hint="Train it again")
     tensors, _ = map_file(path)
@@ -129,4 +129,4 @@ def _publish_result(root: Path, job: FitJob, task: Task, model: BagModel, result
 
 def _drop_checkpoints(root: Path) -> None:
     """They served to resume; a finished fit needs only the chosen weights."""
-    shutil.rmtree(root / "checkpoints", ignore_errors=True)
+    files.remove_folder(root / "checkpoints")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from marble import files
+from marble import files, storage
 from marble.bags.store import BagStore
 from marble.errors import MarbleError
 from marble.models import BagModel
@@ -55,16 +55,17 @@ class PlannedRun(Spec):
 
 def execute(planned: PlannedRun, progress: Progress | None = None) -> dict[str, Any]:
     """Fit, choose, and only then evaluate on the held-out patients; return the run's record. Skips what is done."""
-    root = Path(planned.folder)
+    root = storage.location(planned.folder)
+    storage.pull(root)
     if _is_done(planned):
         return read_run(root)
     model = fit(planned.job, root, progress, planned.allow_drift, planned.track, planned.device)
-    test = HeldOut.parse(files.read_json(planned.test), where=planned.test)
+    test = HeldOut.parse(files.read_json(storage.location(planned.test)), where=planned.test)
     return _evaluate(planned, root, model, test)
 
 
 def _is_done(planned: PlannedRun) -> bool:
-    root = Path(planned.folder)
+    root = storage.location(planned.folder)
     if not (root / "run.json").exists():
         return False
     try:
@@ -74,7 +75,7 @@ def _is_done(planned: PlannedRun) -> bool:
         return False
     return bool(
         record["job"] == planned.job.fingerprint()
-        and record["sha256"]["test"] == files.sha256_file(planned.test)
+        and record["sha256"]["test"] == files.sha256_file(storage.location(planned.test))
         and record["about"] == planned.about
     )
 
@@ -123,7 +124,7 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
             "model": done["model_sha256"],
             "predictions": files.sha256_file(predictions),
             "history": files.sha256_file(root / "history.csv"),
-            "test": files.sha256_file(planned.test),
+            "test": files.sha256_file(storage.location(planned.test)),
         },
         "versions": {"marble": VERSION, "torch": torch.__version__, "python": platform.python_version()},
         "threads": job.threads,

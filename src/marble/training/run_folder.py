@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marble import files
+from marble import files, storage
 from marble.bags.provenance import Provenance
 from marble.devices import choose
 from marble.errors import RunError
@@ -27,7 +27,9 @@ class RunFolder:
 
     @staticmethod
     def open(folder: str | Path) -> RunFolder:
-        return RunFolder(Path(folder), read_run(folder))
+        root = storage.location(folder)
+        storage.pull(root)
+        return RunFolder(root, read_run(root))
 
     @property
     def task(self) -> Task:
