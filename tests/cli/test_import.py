@@ -117,11 +117,13 @@ def test_levels_without_coordinates_have_no_parents(tmp_path: Path) -> None:
     assert "only one level" in str(result.exception)
 
 
-def test_zarr_says_what_to_do(tmp_path: Path) -> None:
+def test_zarr_without_its_packages_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marble.interchange.zarr_arrays.find_spec", lambda _name: None)
     (tmp_path / "in" / "a.zarr").mkdir(parents=True)
     result = run("--level", f"10:{tmp_path / 'in'}", "--store", tmp_path / "store")
     assert isinstance(result.exception, MarbleError)
-    assert "save each slide's features and coordinates as .npy or HDF5" in str(result.exception)
+    assert "read with zarr and pyarrow, not installed here" in str(result.exception)
+    assert "pip install 'marble-wsi[zarr]'" in str(result.exception)
 
 
 def good(path: Path, rng: random.Random) -> None:

@@ -22,6 +22,7 @@ from marble.extract import ExtractSpec, Machine
 from marble.heatmaps.write import HeatmapSpec
 from marble.interchange import ImportSpec
 from marble.models import Recipe
+from marble.slides.quality import QualitySpec
 from marble.specs import Spec, read_toml
 from marble.synthetic.slides import write_slide
 from marble.training.job import TaskSpec
@@ -204,3 +205,20 @@ def test_a_task_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path)
     assert refused.code == 2
     assert "task: unknown task 'clasification'; did you mean 'classification'?" in refused.err
     assert "Valid: classification, survival, regression" in refused.err
+
+
+def test_limits_of_quality_are_flags(tmp_path: Path) -> None:
+    assert set(QualitySpec.model_fields) <= _options("extract") & _options("tile")
+    write_slide(tmp_path / "a.tiff", (1536, 1280), mpp=0.5, seed=1)
+    limits = ("--min-sharpness", 0.01, "--max-fold", 0.9, "--max-pen", 0.8, "--max-edge", 0.7)
+    done = run("extract", tmp_path / "a.tiff", "--store", tmp_path / "bags", "--magnifications", "5,20",
+               "--encoder", "colour", "--set", "quality.max_pen=0.1", *limits)  # fmt: skip
+    assert done.code == 0, done.err
+    (store,) = (tmp_path / "bags").iterdir()
+    wanted = {"min_sharpness": 0.01, "max_fold": 0.9, "max_pen": 0.8, "max_edge": 0.7}
+    assert read_toml(store / "extract.toml")["quality"] == wanted
+    tiled = ("tile", tmp_path / "a.tiff", "--out", tmp_path / "out", "--magnifications", "5,20")
+    by_flag, by_set = run(*tiled, "--min-sharpness", 0.2), run(*tiled, "--set", "quality.min_sharpness=0.2")
+    assert by_flag == by_set
+    assert by_flag != run(*tiled)  # something is left out
+    assert run(*tiled, "--max-pen", 2).code == 2

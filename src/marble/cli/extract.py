@@ -22,6 +22,10 @@ def extract(
     mpp: slides.Mpp = None,
     tile_px: slides.TilePx = None,
     coverage: slides.Coverage = None,
+    min_sharpness: slides.MinSharpness = None,
+    max_fold: slides.MaxFold = None,
+    max_pen: slides.MaxPen = None,
+    max_edge: slides.MaxEdge = None,
     encoder: slides.EncoderName = None,
     spec: slides.SpecFile = None,
     pairs: slides.Set = None,
@@ -71,7 +75,8 @@ def extract(
     local = slides.weight_files(weights)
     lattice = slides.LatticeFlags(magnifications, mpp, tile_px, coverage, allow_upsample)
     stored = {"precision": precision, "dtype": dtype, "batch": batch, "max_missing": max_missing}
-    wanted = slides.settings(spec, pairs, lattice, encoder, **stored)
+    quality = slides.QualityFlags(min_sharpness, max_fold, max_pen, max_edge).given()
+    wanted = slides.settings(spec, pairs, lattice, encoder, quality=quality, **stored)
 
     from functools import partial
 

@@ -28,6 +28,12 @@ Upsample = Annotated[bool | None, typer.Option(help="Allow a magnification the s
 EncoderName = Annotated[str | None, typer.Option(help="Name (lite0), or one for each level, comma-separated.")]
 SpecFile = Annotated[Path | None, typer.Option("--spec", help="Settings file (TOML), as `extract.toml` in a store.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of any setting, as tissue.min_chroma=6.")]
+MinSharpness = Annotated[
+    float | None, typer.Option(help="Leave out finest tiles blurred below this; 0.1 finds blur.", min=0, max=10)
+]
+MaxFold = Annotated[float | None, typer.Option(help="Most of a tile that may be folded (1 = any).", min=0, max=1)]
+MaxPen = Annotated[float | None, typer.Option(help="Most of a tile that may be inked (1 = any).", min=0, max=1)]
+MaxEdge = Annotated[float | None, typer.Option(help="Most of a tile outside the picture (1 = any).", min=0, max=1)]
 MppCsv = Annotated[Path | None, typer.Option(help="Table wsi,mpp of pixel sizes that replace the files'.")]
 Outlines = Annotated[Path | None, typer.Option(help="Folder of SLIDE.geojson tissue outlines to use instead.")]
 
@@ -51,6 +57,19 @@ class LatticeFlags(NamedTuple):
     tile_px: int | None = None
     coverage: str | None = None
     allow_upsample: bool | None = None
+
+
+class QualityFlags(NamedTuple):
+    """The flags about the looks of finest tiles, as they were given, by the names of the settings."""
+
+    min_sharpness: float | None = None
+    max_fold: float | None = None
+    max_pen: float | None = None
+    max_edge: float | None = None
+
+    def given(self) -> dict[str, float] | None:
+        """Those that were given; None if none was."""
+        return {key: value for key, value in self._asdict().items() if value is not None} or None
 
 
 def settings(

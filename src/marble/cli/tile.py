@@ -20,6 +20,10 @@ def tile(
     mpp: slides.Mpp = None,
     tile_px: slides.TilePx = None,
     coverage: slides.Coverage = None,
+    min_sharpness: slides.MinSharpness = None,
+    max_fold: slides.MaxFold = None,
+    max_pen: slides.MaxPen = None,
+    max_edge: slides.MaxEdge = None,
     spec: slides.SpecFile = None,
     pairs: slides.Set = None,
     allow_upsample: slides.Upsample = None,
@@ -33,7 +37,9 @@ def tile(
         paths.existing_file(mpp_csv, "table")
     if outlines is not None:
         paths.existing_folder(outlines, "folder of outlines")
-    wanted = slides.settings(spec, pairs, slides.LatticeFlags(magnifications, mpp, tile_px, coverage, allow_upsample))
+    lattice = slides.LatticeFlags(magnifications, mpp, tile_px, coverage, allow_upsample)
+    quality = slides.QualityFlags(min_sharpness, max_fold, max_pen, max_edge).given()
+    wanted = slides.settings(spec, pairs, lattice, quality=quality)
 
     from marble.compute import describe
     from marble.extract import slides_in

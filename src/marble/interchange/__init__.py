@@ -1,4 +1,4 @@
-"""Features of other tools, in and out: TRIDENT, CLAM, STAMP, Slideflow, AtlasPatch, ZoomMIL, torchmil, bare arrays."""
+"""Features of other tools: TRIDENT, CLAM, STAMP, Slideflow, AtlasPatch, ZoomMIL, torchmil, LazySlide, bare arrays."""
 
 from marble.interchange.audit import AuditRow
 from marble.interchange.export_store import export_store

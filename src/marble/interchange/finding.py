@@ -8,6 +8,7 @@ from pathlib import Path
 
 from marble.errors import InputError
 from marble.identifiers import slide_id_of
+from marble.interchange import lazyslide
 from marble.interchange.attributes import encoder_of_folder
 from marble.interchange.layouts import read_hdf5
 from marble.interchange.plain import PLAIN_SUFFIXES, read_plain
@@ -15,8 +16,7 @@ from marble.interchange.slideflow import index_of, read_slideflow
 from marble.interchange.tiles import LevelHints, Tiles, checked
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
-_SUFFIXES = (*HDF5_SUFFIXES, *PLAIN_SUFFIXES)  # the first that a slide has is taken
-_ZARR = "zarr stores (SpatialData, LazySlide) are not read: save each slide's features and coordinates as .npy or HDF5"
+_SUFFIXES = (*HDF5_SUFFIXES, *PLAIN_SUFFIXES, lazyslide.SUFFIX)  # the first that a slide has is taken
 
 
 @dataclass
@@ -54,9 +54,15 @@ def find_features(folder: Path, encoder: str | None = None) -> Found:
     inside = _feature_folder(folder, encoder)
     found = _by_slide(inside.iterdir()) if inside is not None else _by_slide(folder.rglob("*.h5"))
     if not found.files:
-        zarr = any(path.suffix == ".zarr" for path in folder.iterdir())
-        raise InputError(f"no features here ({', '.join(_SUFFIXES)})", where=folder, hint=_ZARR if zarr else None)
+        raise InputError(f"no features here ({', '.join(_SUFFIXES)})", where=folder)
     return found
+
+
+def check_readers(levels: Iterable[Found]) -> None:
+    """Refuse at once if nothing can be read for want of a package."""
+    files = [path for found in levels for path in found.files.values()]
+    if all(path.suffix == lazyslide.SUFFIX for path in files):
+        lazyslide.check_packages()
 
 
 def read_level(path: Path, hints: LevelHints) -> Tiles:
@@ -65,6 +71,8 @@ def read_level(path: Path, hints: LevelHints) -> Tiles:
         found = read_slideflow(path, hints)
     elif path.suffix in HDF5_SUFFIXES:
         found = read_hdf5(path, hints)
+    elif path.suffix == lazyslide.SUFFIX:
+        found = lazyslide.read_lazyslide(path, hints)
     else:
         found = read_plain(path, hints)
     return checked(found, hints, path)
@@ -77,8 +85,9 @@ def _by_slide(paths: Iterable[Path]) -> Found:
             continue
         slide_id = slide_id_of(path)
         known = found.files.setdefault(slide_id, path)
-        if not path.is_file():
-            reason = "a folder" if path.is_dir() else "no file that can be read (a broken link?)"
+        if not (path.is_dir() if path.suffix == lazyslide.SUFFIX else path.is_file()):
+            wrong = "a folder" if path.is_dir() else "a file, not a store" if path.is_file() else None
+            reason = wrong or "no file that can be read (a broken link?)"
             found.doubts[slide_id] = f"{path}: this is {reason}"
         elif known != path and known.suffix == path.suffix:
             found.doubts[slide_id] = f"two files of slide '{slide_id}', {known} and {path}: keep one of them"

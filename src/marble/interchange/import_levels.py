@@ -11,9 +11,17 @@ from marble.compute import Done, Executor, Inline
 from marble.errors import BagError, InputError, MarbleError
 from marble.interchange.audit import AuditRow, publish_table, verdict
 from marble.interchange.building import nested_bag
-from marble.interchange.finding import HDF5_SUFFIXES, Found, find_features, parse_levels, read_level
+from marble.interchange.finding import (
+    HDF5_SUFFIXES,
+    Found,
+    check_readers,
+    find_features,
+    parse_levels,
+    read_level,
+)
 from marble.interchange.grids import Policy
 from marble.interchange.hdf5 import open_foreign
+from marble.interchange.lazyslide import SUFFIX
 from marble.interchange.multilevel import level_groups, read_multilevel
 from marble.interchange.spec import ImportSpec
 from marble.interchange.tiles import LevelHints, Tiles, checked
@@ -77,6 +85,7 @@ def import_levels(
     hints = sorted(spec.hints([magnification for magnification, _ in given]), key=lambda one: one.magnification)
     folders = [folder for _, folder in sorted(given, key=lambda level: level[0])]
     by_level = [find_features(folder, spec.encoder) for folder in folders]
+    check_readers(by_level)
     shared = len(folders) > 1 and len({folder.resolve() for folder in folders}) == 1
     together = shared and _holds_groups(list(by_level[0].files.values()))
     jobs = _jobs(by_level, hints, together, spec, store)
@@ -140,8 +149,13 @@ def _read_together(job: SlideJob) -> list[Tiles]:
 
 
 def _holds_groups(paths: Sequence[Path]) -> bool:
-    """Of a folder given for all levels: whether its files hold them in groups, or by ZoomMIL's names."""
+    """Of a folder given for all levels: whether its files hold them in groups, or each by itself.
+
+    ZoomMIL names its levels, and a zarr store's tables say what they are of: these are read level by level.
+    """
     for path in paths:
+        if path.suffix == SUFFIX:
+            return False
         if path.suffix not in HDF5_SUFFIXES:
             continue
         try:
