@@ -136,7 +136,7 @@ def test_two_levels_of_one_store(tmp_path: Path, second: bool, numbered: bool) -
 
     made = _store(tmp_path / "in" / "S1.zarr", second=second, numbered=numbered)
     for magnification, region, extent in ((5, "low", 512), (20, "high", 128)):
-        tiles: Tiles = read_level(tmp_path / "in" / "S1.zarr", LevelHints(magnification))
+        tiles: Tiles = read_level(tmp_path / "in" / "S1.zarr", LevelHints(magnification=magnification))
         np.testing.assert_array_equal(tiles.features, made[region][0])
         np.testing.assert_array_equal(tiles.xy, made[region][1])
         assert (tiles.extent, tiles.tile_px, tiles.encoder, tiles.tool) == (extent, 128, "net", "lazyslide")
@@ -153,17 +153,17 @@ def test_a_store_that_lacks_something_says_what(tmp_path: Path) -> None:
     path = tmp_path / "S1.zarr"
     _store(path)
     with pytest.raises(BagError, match="no tiles at 10x, but at 20x, 5x"):
-        read_level(path, LevelHints(10))
+        read_level(path, LevelHints(magnification=10))
     shutil.copytree(path / "tables" / "net_high", path / "tables" / "other_high")
     with pytest.raises(BagError, match="holds features of net, other"):
-        read_level(path, LevelHints(20))
-    assert read_level(path, LevelHints(20, encoder="other")).encoder == "other"
+        read_level(path, LevelHints(magnification=20))
+    assert read_level(path, LevelHints(magnification=20, encoder="other")).encoder == "other"
     shutil.rmtree(path / "tables" / "net_high" / "X" / "c" / "1")
     with pytest.raises(IntegrityError, match="1 of 6 chunks are missing"):
-        read_level(path, LevelHints(20, encoder="net"))
+        read_level(path, LevelHints(magnification=20, encoder="net"))
     (path / "shapes" / "low" / "shapes.parquet").write_bytes(b"PAR1 nothing")
     with pytest.raises(IntegrityError, match="outlines cannot be read"):
-        read_level(path, LevelHints(5))
+        read_level(path, LevelHints(magnification=5))
     shutil.rmtree(path / "tables")
     with pytest.raises(BagError, match="no table of features"):
-        read_level(path, LevelHints(5))
+        read_level(path, LevelHints(magnification=5))

@@ -23,6 +23,7 @@ from marble.interchange.attributes import number, whole_number
 from marble.interchange.grids import Floats
 from marble.interchange.tiles import LevelHints, Tiles
 from marble.interchange.zarr_arrays import attributes, is_array, needs, read_array
+from marble.magnification import magnification_at
 
 SUFFIX = ".zarr"
 _POLYGON, _CORNERS = 3, 5  # of well-known binary; a rectangle's ring ends where it began
@@ -44,7 +45,7 @@ class _Table:
     @property
     def magnification(self) -> float | None:
         mpp = number(self.spec.get("mpp"))
-        return None if mpp is None else 10 / mpp
+        return None if mpp is None else magnification_at(mpp)
 
 
 def check_packages() -> None:
