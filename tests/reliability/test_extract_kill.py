@@ -21,7 +21,6 @@ from tests.reliability.scale import scaled
 
 KILLS = scaled(200)
 SLIDES = 20
-EACH = 4  # kills of one store, then it may end
 SCRIPT = """
 import json, os, random, signal, sys, time
 from pathlib import Path
@@ -30,7 +29,7 @@ from marble.extract import Machine, extract_many
 from tests.extract.making import spec_of, tree
 
 torch.set_num_threads(1)
-root, kills, each, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+root, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 slides, expected = sorted(root.glob("*.tiff")), tree(root / "whole")
 moments = random.Random(seed)
 
@@ -48,6 +47,14 @@ def started(store):
     return pid
 
 
+def records(store):
+    return sum(path.name != "store.json" for path in store.glob("*/*.json"))
+
+
+def alive(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def whole(store):
     began = time.monotonic()
     assert os.waitpid(started(store), 0)[1] == 0
@@ -56,17 +63,20 @@ def whole(store):
 
 
 killed = broken = rounds = 0
-seconds = whole(root / "first")  # taken here and now, and taken again below, so that a busy machine moves the moments
+seconds = whole(root / "first")
 while killed < kills:
     store = root / f"store-{rounds}"
     rounds += 1
-    for _ in range(each):
+    while killed < kills and records(store) < len(slides):
         pid = started(store)
-        time.sleep(moments.uniform(0, seconds / 2))
+        some = records(store) + moments.randrange(5)  # the clock starts once so many are done, however busy the machine
+        while records(store) < some and alive(pid):
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 2 * seconds / len(slides)))
         os.kill(pid, signal.SIGKILL)
-        killed += os.waitpid(pid, 0)[1] == signal.SIGKILL
+        killed += os.waitpid(pid, 0)[1] == signal.SIGKILL  # one that had ended already is no kill
         broken += any(path.name.endswith((".part", ".lock")) for path in store.rglob(".*"))
-    seconds = max(seconds / 2, whole(store))
+    whole(store)
     assert not list(store.rglob("*.part")) and not list(store.rglob("*.lock"))
 assert broken > kills // 10, broken  # many of them did hit a slide under way
 print(json.dumps(killed))
@@ -82,7 +92,7 @@ def test_kills_leave_the_store_as_an_uninterrupted_run_does(
     assert extract_many(slides, spec_of(), tmp_path / "whole", machine=Machine(threads=2)).ok
     assert sum(name.endswith(".json") for name in tree(tmp_path / "whole")) == SLIDES + 1  # and the store's own
     seed = os.environ.get("MARBLE_SEED", "0")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(KILLS), str(EACH), seed]
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(KILLS), seed]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     record_property("cases", json.loads(ended.stdout))
