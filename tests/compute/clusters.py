@@ -34,7 +34,7 @@ os.environ.update({"RAY_worker_niceness": "0"})  # else workers stand behind wha
 
 @contextmanager
 def cluster_here(cores: int = 2) -> Iterator[None]:
-    """A cluster of this machine alone, on loopback and with a token; commands of this process with --ray join it."""
+    """A cluster of this machine alone, with a token; commands of this process with --ray join it."""
     ray = pytest.importorskip("ray")
     with patience():
         start_local(ray, cores)

@@ -27,7 +27,6 @@ from marble.errors import InputError, UnavailableError
 if TYPE_CHECKING:
     from types import ModuleType
 
-LOOPBACK = "127.0.0.1"
 STARTS = 3  # Ray gives its own processes fixed seconds to start, too few on a busy machine
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
 _DOCS = "See docs/how-to/cluster.md"
@@ -235,7 +234,7 @@ def start_local(ray: ModuleType, cpus: int | None) -> None:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     for left in reversed(range(STARTS)):
         try:
-            ray.init(address="local", num_cpus=cpus, include_dashboard=False, _node_ip_address=LOOPBACK, **_QUIET)
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, **_QUIET)
             return
         except Exception as error:  # what Ray raises here has no type of its own
             ray.shutdown()
