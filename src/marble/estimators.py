@@ -1,7 +1,7 @@
 """Scikit-learn's doors: estimators over bags, for pipelines, grids and cross-validation.
 
     MarbleClassifier(drop_rate=0.2).fit(bags, labels).predict_proba(bags)
-    GridSearchCV(MarbleClassifier(), {"model_options": [...]}, cv=GroupKFold(5)).fit(bags, labels, groups=patients)
+    GridSearchCV(MarbleClassifier(), {"drop_rate": [0.1, 0.2]}, cv=GroupKFold(5)).fit(bags, labels, groups=patients)
 
 X is a list of bags, or of arrays (N, D) for models that read one level.
 """
