@@ -9,6 +9,8 @@ SAID.npz holds what the package itself reads back: an answer that an import can 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +37,7 @@ def lazyslide(slide: str, store: str, said: str, where: str) -> None:
     wsi.set_mpp(0.5)
     if where == "tissue":
         zs.pp.find_tissues(wsi)
-    answers = {}
+    answers: dict[str, Any] = {}
     for name, mpp in (("coarse", 2.0), ("fine", 0.5)):
         zs.pp.tile_tissues(wsi, 128, mpp=mpp, background_fraction=0.95, key_added=name)
         zs.tl.feature_extraction(wsi, model=Sums(), model_name="sums", tile_key=name, device="cpu", num_workers=0)
@@ -58,4 +60,5 @@ def torchmil(folder: str, slide: str, said: str) -> None:
 
 if __name__ == "__main__":
     import_timm()  # both import torchvision, which not every build of torch bears
-    {"lazyslide": lazyslide, "torchmil": torchmil}[sys.argv[1]](*sys.argv[2:])
+    peers: dict[str, Callable[..., None]] = {"lazyslide": lazyslide, "torchmil": torchmil}
+    peers[sys.argv[1]](*sys.argv[2:])

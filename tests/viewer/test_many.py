@@ -89,7 +89,7 @@ def test_a_slide_that_is_replaced_cut_or_deleted_is_never_mixed(
     def cut(file: Path) -> None:
         os.truncate(file, file.stat().st_size // 2)
 
-    ways = {replaced: 409, cut: 409, Path.unlink: 404}
+    ways: dict[Callable[[Path], object], int] = {replaced: 409, cut: 409, Path.unlink: 404}
     places = list(product([f"S{n}" for n in range(5)], ["11/1/1", "11/2/1"]))
     for change, status in ways.items():
         for number, (name, place) in enumerate(places):

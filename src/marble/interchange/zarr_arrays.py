@@ -91,8 +91,8 @@ def _check(node: Path) -> None:
     if strange:
         raise BagError(f"codec '{strange[0]}' is not read; known: {', '.join(sorted(_CODECS))}", where=node)
     for what, sizes in (("array", about.get("shape")), ("chunk", chunks)):
-        whole = isinstance(sizes, list) and all(type(size) is int and size >= 0 for size in sizes)
-        if not whole or prod(sizes) * kind.itemsize > MAX_BYTES:
+        whole = [size for size in sizes if type(size) is int and size >= 0] if isinstance(sizes, list) else None
+        if whole is None or whole != sizes or prod(whole) * kind.itemsize > MAX_BYTES:
             raise BagError(
                 f"{what} of shape {str(sizes)[:80]} is none, or larger than any slide's features", where=node
             )

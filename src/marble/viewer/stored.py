@@ -34,7 +34,7 @@ class StoredPrediction:
 def stored_predictions(folder: Path, record: dict[str, Any]) -> dict[str, StoredPrediction]:
     """By slide id."""
     task = TaskSpec.parse(record["task"], where=folder).build()
-    found = {}
+    found: dict[str, StoredPrediction] = {}
     for case in read_cases(folder, task):
         said = _told(task, case.part, case.target, pool(task, [case.readout], [record["calibration"]]))
         found |= dict.fromkeys(case.slide_ids, said)
