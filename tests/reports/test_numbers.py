@@ -50,7 +50,7 @@ def test_every_test_case_is_a_dot_where_it_belongs(comparison: Comparison) -> No
         truth, predicted = _stored(comparison.results, row.model)
         axis = scattered.axes[place]
         np.testing.assert_allclose(_dots(scattered, place), np.stack([truth, predicted], 1))
-        ends = axis.lines[0].get_xydata()
+        ends = np.asarray(axis.lines[0].get_xydata())
         np.testing.assert_array_equal(ends[:, 0], ends[:, 1])  # the line on which both are equal
         assert axis.get_xlim() == axis.get_ylim()
         assert axis.get_xlabel() == "True value (µm)"
