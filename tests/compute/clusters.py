@@ -53,7 +53,7 @@ def patience() -> Iterator[None]:
     """
     ray = pytest.importorskip("ray")
     services, parameters = ray._private.services, ray._private.parameter.RayParams
-    ask, made = services.get_node, parameters.__init__
+    ask, made, launch = services.get_node, parameters.__init__, services.start_ray_process
 
     def until_there(*arguments: Any) -> Any:
         deadline = time.monotonic() + NODE_S
@@ -70,12 +70,20 @@ def patience() -> Iterator[None]:
         for name, port in zip(AGENT_PORTS, _free_ports(len(AGENT_PORTS)), strict=True):
             setattr(self, name, port)
 
+    def launch_with_port(command: list[str], process_type: str, *arguments: Any, **named: Any) -> Any:
+        if process_type == "raylet":  # the one port that Ray tells the agent and not the node
+            told = next(word for word in " ".join(command).split() if word.startswith("--listen-port="))
+            command = [*command, f"--dashboard_agent_listen_port={told.partition('=')[2]}"]
+        return launch(command, process_type, *arguments, **named)
+
     services.get_node, parameters.__init__ = until_there, with_ports
+    services.start_ray_process = launch_with_port
     tries, ours.STARTS = ours.STARTS, NODE_STARTS
     try:
         yield
     finally:
         services.get_node, parameters.__init__, ours.STARTS = ask, made, tries
+        services.start_ray_process = launch
 
 
 def _free_ports(count: int) -> list[int]:

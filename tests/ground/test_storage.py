@@ -111,9 +111,12 @@ def test_a_folder_is_removed_there_too(memory: Any) -> None:
 def test_records_of_a_folder_are_put_last(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
     whole = type(memory).pipe_file
-    monkeypatch.setattr(
-        type(memory), "pipe_file", lambda self, key, *rest, **more: seen.append(key) or whole(self, key, *rest, **more)
-    )
+
+    def seeing(self: Any, key: str, *rest: Any, **more: Any) -> None:
+        seen.append(key)
+        whole(self, key, *rest, **more)
+
+    monkeypatch.setattr(type(memory), "pipe_file", seeing)
 
     def fill(folder: Path) -> None:
         for name in ("a.json", "b.safetensors", "c.csv"):
