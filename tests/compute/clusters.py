@@ -15,12 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
+from marble.compute import cluster as ours
 from marble.compute.cluster import start_local
 
 os.environ["RAY_AUTH_MODE"] = "token"  # ray looks at it when it is imported
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 #: seconds that a busy machine may take for what Ray does in one
 PATIENCE_S = 900
+NODE_S, NODE_STARTS = 60, 20
 AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 # Ray's own limits fail on a machine that is busy with other tests; none of them is what is tested here.
 for limit in (
@@ -46,15 +48,15 @@ def cluster_here(cores: int = 2) -> Iterator[None]:
 
 @contextmanager
 def patience() -> Iterator[None]:
-    """Ray gives a node thirty seconds to start and its agents fifteen, and no setting changes that; here they have as
-    long as they take: the node is asked for again and again, and agents whose ports are known are not waited for.
+    """Ray gives a node thirty seconds to start and its agents fifteen, and no setting changes that: here a node has a
+    minute and more tries, and of agents whose ports are known fewer are waited for.
     """
     ray = pytest.importorskip("ray")
     services, parameters = ray._private.services, ray._private.parameter.RayParams
-    ask, made = services.get_node, parameters.__init__
+    ask, made, launch = services.get_node, parameters.__init__, services.start_ray_process
 
     def until_there(*arguments: Any) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + NODE_S
         while True:
             try:
                 return ask(*arguments)
@@ -68,11 +70,20 @@ def patience() -> Iterator[None]:
         for name, port in zip(AGENT_PORTS, _free_ports(len(AGENT_PORTS)), strict=True):
             setattr(self, name, port)
 
+    def launch_with_port(command: list[str], process_type: str, *arguments: Any, **named: Any) -> Any:
+        if process_type == "raylet":  # the one port that Ray tells the agent and not the node
+            told = next(word for word in " ".join(command).split() if word.startswith("--listen-port="))
+            command = [*command, f"--dashboard_agent_listen_port={told.partition('=')[2]}"]
+        return launch(command, process_type, *arguments, **named)
+
     services.get_node, parameters.__init__ = until_there, with_ports
+    services.start_ray_process = launch_with_port
+    tries, ours.STARTS = ours.STARTS, NODE_STARTS
     try:
         yield
     finally:
-        services.get_node, parameters.__init__ = ask, made
+        services.get_node, parameters.__init__, ours.STARTS = ask, made, tries
+        services.start_ray_process = launch
 
 
 def _free_ports(count: int) -> list[int]:

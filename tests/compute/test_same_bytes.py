@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from marble.synthetic.cohort import write_cohort
 from marble.synthetic.slides import write_slide
 from tests.cli.commands import marble
 from tests.compute.clusters import cluster_here
@@ -17,11 +18,12 @@ from tests.training.test_fit import RESULT
 
 WHERE = {"inline": [], "processes": ["--workers", 2], "cluster": ["--workers", 2, "--ray", "auto"]}
 EXPERIMENT = """
-cohort = { path = "synthetic:burden", patients = 24 }
+cohort = "{cohort}"
+bags = {{ store = "{bags}" }}
 task = "classification"
-split = { scheme = "kfold", folds = 4, repeats = 1 }
-train = { epochs = 2, warmup = 1, lr = 2e-3, orders = 2, val_orders = 1 }
-models = [{ name = "abmil", hidden = 16, label = "abmil" }]
+split = {{ scheme = "kfold", folds = 4, repeats = 1 }}
+train = {{ epochs = {epochs}, warmup = 1, lr = 2e-3, orders = 2, val_orders = 1 }}
+models = [{{ name = "abmil", hidden = 16, label = "abmil" }}]
 baselines = ["probe"]
 """
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -37,6 +39,14 @@ def results(runs: Path) -> dict[str, bytes]:
     """What does not tell how long it took: weights, histories, predictions, tables."""
     kept = (*RESULT, "table.csv", "table.md")
     return {str(p.relative_to(runs)): p.read_bytes() for p in sorted(runs.rglob("*")) if p.name in kept}
+
+
+def experiment(folder: Path, epochs: int = 2) -> Path:
+    """An experiment whose bags are in one place wherever it runs: where they are is part of a fit's name."""
+    cohort, store = write_cohort(folder / "cohort", "burden", 24)
+    file = folder / "tiny.toml"
+    file.write_text(EXPERIMENT.format(cohort=cohort, bags=store.root, epochs=epochs))
+    return file
 
 
 def test_extract(tmp_path: Path) -> None:
@@ -77,8 +87,7 @@ def test_import(tmp_path: Path) -> None:
 
 
 def test_run_and_predict(tmp_path: Path) -> None:
-    file = tmp_path / "tiny.toml"
-    file.write_text(EXPERIMENT)
+    file = experiment(tmp_path)
     runs, answers = {}, {}
     for where, flags in WHERE.items():
         ended = marble("run", file, "--out", tmp_path / where, *flags)
@@ -88,8 +97,7 @@ def test_run_and_predict(tmp_path: Path) -> None:
     assert runs["processes"] == runs["inline"]
     assert runs["cluster"] == runs["inline"]
 
-    home = tmp_path / "inline" / "tiny"
-    bags, absent = home / "cohort" / "bags", tmp_path / "absent.svs"
+    home, bags, absent = tmp_path / "inline" / "tiny", tmp_path / "cohort" / "bags", tmp_path / "absent.svs"
     for where, flags in WHERE.items():
         table = tmp_path / f"{where}.csv"
         asked = [home / "abmil", absent, bags, "--out", table, "--allow-training-slides", *flags]
@@ -97,6 +105,6 @@ def test_run_and_predict(tmp_path: Path) -> None:
         assert ended.code == 1, ended.err
         assert "absent.svs: no such slide, bag or store" in ended.err
         answers[where] = table.read_bytes()
-    assert len(answers["inline"].splitlines()) == 1 + 24
+    assert len(answers["inline"].splitlines()) == 1 + len(list(bags.glob("*.safetensors")))
     assert answers["processes"] == answers["inline"]
     assert answers["cluster"] == answers["inline"]

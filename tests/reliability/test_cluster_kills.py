@@ -19,7 +19,7 @@ import pytest
 from marble.synthetic.slides import write_slide
 from tests.cli.commands import marble
 from tests.compute.clusters import Killer, cluster_here
-from tests.compute.test_same_bytes import EXPERIMENT, results
+from tests.compute.test_same_bytes import experiment, results
 from tests.extract.making import tree
 from tests.reliability.scale import scaled
 
@@ -74,8 +74,7 @@ def test_workers_killed_during_extract_change_nothing(slides: Path, tmp_path: Pa
 
 @pytest.mark.usefixtures("cluster")
 def test_workers_killed_during_run_change_nothing(tmp_path: Path, record_property: Record) -> None:
-    file = tmp_path / "tiny.toml"
-    file.write_text(EXPERIMENT.replace("epochs = 2", "epochs = 6"))
+    file = experiment(tmp_path, epochs=6)
     assert marble("run", file, "--out", tmp_path / "whole").code == 0
     expected, kills, killed, rng = results(tmp_path / "whole"), scaled(10), 0, random.Random(0)
     for number in range(10 * kills):
