@@ -14,9 +14,10 @@ from marble.reports.cases import errors, extremes
 from marble.reports.collect import ModelResults, Results, collect
 from marble.reports.compare import Comparison, compare
 from marble.reports.figures import all_figures
+from marble.reports.learning import learning_curves
 from marble.reports.numbers import residuals, scatter
 from marble.reports.page import write_comparison
-from marble.reports.panels import FULL_IN
+from marble.reports.panels import FULL_IN, across
 from marble.training.run import execute
 from tests.training.jobs import plan
 
@@ -99,3 +100,21 @@ def test_the_page_shows_the_cases_farthest_off(comparison: Comparison, tmp_path:
     assert worst.truth.endswith(" µm")
     assert worst.said.endswith(" µm")
     assert extremes(comparison.results)[0].number == predicted.max()
+
+
+def test_no_panel_stands_alone_in_its_row() -> None:
+    for count in range(2, 13):
+        columns = across(count)
+        assert columns <= 4
+        assert count % columns != 1, count
+
+
+def test_solved_models_have_no_learning_curve(tmp_path: Path) -> None:
+    planned = plan(
+        tmp_path, "quantity", '[{ name = "mean", hidden = 8, label = "mean" }]', epochs=2, baselines='["tiles"]'
+    )
+    for one in planned[:2]:
+        execute(one)
+    figure = learning_curves(compare(collect(tmp_path / "out" / "tiny")))
+    assert figure is not None
+    assert [axis.get_title() for axis in figure.axes] == ["mean"]

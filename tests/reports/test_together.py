@@ -107,3 +107,17 @@ def test_one_round_has_nothing_to_average(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "Repeats together" not in (tmp_path / "report" / "index.html").read_text()
     assert not (tmp_path / "report" / "together.csv").exists()
+
+
+def test_of_several_marbles_the_one_of_most_levels_is_the_reference(tmp_path: Path) -> None:
+    models = """[
+      { name = "marble", d_state = 4, headdim = 4, label = "A, one level", levels = 1 },
+      { name = "marble", d_state = 4, headdim = 4, label = "B, both" },
+    ]"""
+    for planned in plan(tmp_path, "burden", models, patients=16, epochs=1)[:2]:
+        execute(planned)
+    results = collect(tmp_path / "out" / "tiny")
+    assert results.reference is results.models[0]
+    assert [model.key for model in results.models] == ["B, both", "A, one level"]
+    asked = collect(tmp_path / "out" / "tiny", "A, one level")
+    assert [model.key for model in asked.models] == ["A, one level", "B, both"]

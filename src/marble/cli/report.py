@@ -20,7 +20,7 @@ def report(
     runs: Annotated[Path, typer.Argument(help="Folder of finished runs.")],
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and index.html.")] = Path("report"),
     reference: Annotated[
-        str | None, typer.Option(help="Model that all others are tested against; marble by default.")
+        str | None, typer.Option(help="Model that all others are tested against; by default MARBLE.")
     ] = None,
     unit: Annotated[
         str | None,

@@ -103,10 +103,8 @@ class Results:
 
     @property
     def reference(self) -> ModelResults | None:
-        """The model all others are tested against: the one asked for, or the first that is the paper's MARBLE."""
-        named = [model for model in self.models if model.key == (self.asked or REFERENCE)]
-        marbles = [model for model in self.models if model.record["model"]["name"] == "marble"]
-        return next(iter(named or marbles), None)
+        """The model all others are tested against: the one asked for, or the paper's MARBLE, that of most levels."""
+        return _reference(self.models, self.asked)
 
     def accounting(self) -> dict[str, Any]:
         """Slides in = used + excluded by reason; the same for every run, or the report refuses."""
@@ -142,7 +140,8 @@ def collect(root: str | Path, reference: str | None = None) -> Results:
     _require_same_splits(models, root)
     if reference is not None and reference not in by_key:
         raise InputError(unknown_choice("model", reference, list(by_key)), where="--reference")
-    ordered = _reference_first(models, reference or REFERENCE)
+    home = _reference(models, reference)
+    ordered = tuple(sorted(models, key=lambda model: (model is not home, model.key)))
     unit = str(records[folders[0]]["about"].get("unit", ""))
     return Results(experiments.pop(), spec, spec.build(), ordered, left_out, reference, unit)
 
@@ -219,5 +218,14 @@ def _require_same_splits(models: Sequence[ModelResults], root: str | Path) -> No
             )
 
 
-def _reference_first(models: Sequence[ModelResults], reference: str) -> tuple[ModelResults, ...]:
-    return tuple(sorted(models, key=lambda model: (model.key != reference, model.key)))
+def _reference(models: Sequence[ModelResults], asked: str | None) -> ModelResults | None:
+    """The model of that name; else of those that are MARBLE the one that reads most levels, the first of equals."""
+    named = [model for model in models if model.key == (asked or REFERENCE)]
+    marbles = [model for model in models if model.record["model"]["name"] == "marble"]
+    return next(iter(named or sorted(marbles, key=_levels, reverse=True)), None)
+
+
+def _levels(model: ModelResults) -> int:
+    """How many levels it reads; unless its options say so, as many as there are."""
+    found = model.record["model"].get("options", {}).get("levels")
+    return len(model.record.get("bags", {}).get("levels", ())) if found is None else int(found)

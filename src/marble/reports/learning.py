@@ -15,18 +15,18 @@ from marble import files
 from marble.errors import RunError
 from marble.reports.collect import ModelResults, Repeat
 from marble.reports.compare import Comparison
-from marble.reports.panels import FULL_IN, PALETTE, folded, panels
+from marble.reports.panels import FULL_IN, PALETTE, across, folded, panels
 
 
 def learning_curves(comparison: Comparison) -> Figure | None:
-    """A panel per model: thin lines are runs, dots the epochs that validation chose."""
-    models = comparison.results.models
+    """A panel per model: thin lines are runs, dots the epochs that validation chose. Solved models have no epochs."""
+    models = [model for model in comparison.results.models if model.record["model"]["recipe"] != "solved"]
     histories = {model.key: [_history(repeat) for repeat in model.repeats] for model in models}
     shown = [model for model in models if any(len(one["epoch"]) for one in histories[model.key])]
     if not shown:
         return None
-    across = min(3, len(shown))
-    figure, axes = panels(len(shown), width=FULL_IN / across, height=2.7, columns=across)
+    columns = across(len(shown))
+    figure, axes = panels(len(shown), width=FULL_IN / columns, height=2.7, columns=columns)
     for axis, model in zip(axes, shown, strict=True):
         for history, best in zip(histories[model.key], _chosen(model), strict=True):
             for colour, name in ((PALETTE[0], "train_loss"), (PALETTE[1], "val_loss")):
@@ -35,7 +35,7 @@ def learning_curves(comparison: Comparison) -> Figure | None:
                     at = history["epoch"] == best
                     if name == "val_loss" and at.any():
                         axis.plot(history["epoch"][at], history[name][at], "o", color=colour, ms=4)
-        axis.set_title(folded(model.key, FULL_IN / across), fontsize=8)
+        axis.set_title(folded(model.key, FULL_IN / columns), fontsize=8)
         axis.set(xlabel="Epoch", ylabel="Loss" if axis is axes[0] else "")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     for colour, name in ((PALETTE[0], "training"), (PALETTE[1], "validation; dot: chosen epoch")):

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from marble.reports.collect import ModelResults, Results
 from marble.reports.compare import Comparison, ModelRow
-from marble.reports.panels import FULL_IN, HALF_IN, folded, panels, styled
+from marble.reports.panels import FULL_IN, HALF_IN, across, folded, panels, styled
 from marble.tasks.base import Floats, Undefined
 
 #: of the dots: many lie upon each other
@@ -68,9 +68,9 @@ def _each(
 
 def _panels(count: int, height: float = 0.0) -> tuple[Figure, list[Axes], float]:
     """Axes for so many models, and the width of one of them; square ones if no height is given."""
-    across = min(3, count)
-    width = HALF_IN if count == 1 else FULL_IN / across
-    figure, axes = panels(count, width=width, height=height or width + 0.3, columns=across)
+    columns = across(count)
+    width = HALF_IN if count == 1 else FULL_IN / columns
+    figure, axes = panels(count, width=width, height=height or width + 0.3, columns=columns)
     return figure, axes, width
 
 

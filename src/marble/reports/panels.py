@@ -42,6 +42,11 @@ def panels(count: int, width: float = HALF_IN, height: float = 4.2, columns: int
     return figure, axes
 
 
+def across(count: int) -> int:
+    """How many panels stand side by side: three, or four where three would leave one alone."""
+    return min(count, 4 if count % 3 == 1 else 3)
+
+
 def legend_below(figure: Figure, axis: Axes) -> None:
     """The models' names under the axes, in as many columns as their length leaves room for; the figure grows by it."""
     handles, names = axis.get_legend_handles_labels()

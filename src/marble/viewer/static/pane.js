@@ -116,6 +116,7 @@ export class Pane {
     if (place) this.element.dataset.place = JSON.stringify(place);
     this.scale.hidden = !place || !this.lattice.mpp;
     this.magnification.hidden = this.scale.hidden;
+    this.scale.parentElement.hidden = this.scale.hidden; // else an empty box would stay
     if (this.scale.hidden) return;
     const umPerPx = this.lattice.mpp / place.scale;
     this.magnification.textContent = `${nominal(umPerPx)}x, ${umPerPx.toPrecision(3)} µm/px`;
