@@ -85,7 +85,7 @@ def test_a_model_of_the_coarse_level_shows_nothing_finer() -> None:
 
 def test_gradient_of_a_standardised_model_is_times_what_it_reads() -> None:
     """The same model over tokens that were standardised beforehand gives the same map."""
-    model, bag = evaluated("mean", 2).double(), make_bag(30, 2)
+    model, bag = build("mean", 32, 2).double().eval(), make_bag(30, 2)
     plain = bag.with_levels([replace(level, features=level.features.double()) for level in bag.levels])
     moments = measure([plain])
     before = plain.with_levels(

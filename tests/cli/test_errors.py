@@ -169,8 +169,9 @@ def test_stopping_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 WAITS = """
-import sys, time
+import signal, sys, time
 from marble.cli import main, paths
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells switch off for what runs in the background
 def wait(path):
     print("waiting", flush=True)
     time.sleep(600)

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from marble.bags.store import BagStore
 from marble.cli import assemble
+from marble.compute import Inline
 from marble.errors import MarbleError
 from marble.slides.slide import Slide
 from marble.synthetic.slides import Planted, write_slide
@@ -101,6 +102,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
         return real(self, l0_box, out_px, *rest, **more)
 
     monkeypatch.setattr(Slide, "read", read)
+    monkeypatch.setattr("marble.compute.Processes", lambda *_, **__: Inline())  # where reads can be counted
     return seen
 
 
