@@ -168,10 +168,11 @@ def test_stopping_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert outcome_of(Stopped()) == ("stopped; start the same command again to go on", 130)
 
 
+# Children of a shell's background job are deaf to SIGINT, and so would be what the tests start.
 WAITS = """
 import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from marble.cli import main, paths
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells switch off for what runs in the background
 def wait(path):
     print("waiting", flush=True)
     time.sleep(600)
