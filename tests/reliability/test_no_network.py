@@ -89,7 +89,7 @@ def test_no_verb_asks_for_the_network(
 ) -> None:
     slides = tmp_path / "slides"
     for number in range(2):
-        write_slide(slides / f"s{number}.tiff", (768, 512), mpp=0.5, seed=number, pieces=1)
+        write_slide(slides / f"s{number}.tiff", (512, 384), mpp=0.5, seed=number, pieces=1)
     made = truth(tiles=12)
     write_trident(tmp_path / "features" / "a.h5", made.coarse, made.coarse_xy, made.extents[0], 10)
     (tmp_path / "tiny.toml").write_text(EXPERIMENT)

@@ -179,7 +179,7 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
         raise InputError(
             "neither a finished run nor a store of bags here", where=source, hint="Make some with `marble demo`"
         )
-    left_out: list[str] = []
+    left_out: list[MarbleError] = []
     trusted = _trusted(folders, left_out)
     experiments, runs = _runs(trusted)
     files = _files(slides)
@@ -191,7 +191,9 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
             if error is None:
                 bags.setdefault(slide_id, []).append(StoredBag(key, one, one.record(slide_id)))
             else:
-                left_out.append(str(error))
+                left_out.append(error)
+    if left_out and not runs and not bags:  # nothing of what was asked for can be shown
+        raise left_out[0]
     entries = [
         SlideEntry(
             key_of("slide", slide_id), slide_id, files.get(slide_id), tuple(bags.get(slide_id, ())),
@@ -199,10 +201,10 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
         )
         for slide_id in sorted({*bags, *truths})
     ]  # fmt: skip
-    return Registry({entry.key: entry for entry in entries}, runs, experiments, tuple(left_out))
+    return Registry({entry.key: entry for entry in entries}, runs, experiments, tuple(map(str, left_out)))
 
 
-def _trusted(folders: Iterable[Path], left_out: list[str]) -> dict[Path, _Stored]:
+def _trusted(folders: Iterable[Path], left_out: list[MarbleError]) -> dict[Path, _Stored]:
     """The record and the predictions of every run that is whole; what is wrong with the others."""
     found = {}
     for folder in folders:
@@ -210,7 +212,7 @@ def _trusted(folders: Iterable[Path], left_out: list[str]) -> dict[Path, _Stored
             record = read_run(folder)
             found[folder] = record, stored_predictions(folder, record)
         except MarbleError as error:
-            left_out.append(str(error))
+            left_out.append(error)
     return found
 
 
