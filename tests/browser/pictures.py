@@ -109,7 +109,8 @@ def shrink(source: Path, target: Path) -> None:
     while True:
         kept = io.BytesIO()
         picture = Image.fromarray(np.ascontiguousarray(pixels[:, :, ::-1]))
-        picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(kept, "PNG", optimize=True)
+        few = picture.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+        few.save(kept, "PNG", optimize=True)
         if kept.tell() <= MAX_BYTES:
             target.write_bytes(kept.getvalue())
             return
