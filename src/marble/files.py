@@ -2,7 +2,8 @@
 
 `publish` writes a temporary file beside the target, forces it to disk, renames it over the target and forces the
 directory to disk. Whoever looks at the target sees the old bytes or the new ones, never a part; after a crash the same
-holds. A temporary file left by a process that died is recognised by its name and removed by `sweep`.
+holds. A temporary file left by a process that died is recognised by its name, and removed by `sweep` or by the next process
+that publishes something beside it.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def _host() -> str:
 
 
 HOST = _host()
+_swept: set[Path] = set()  # folders that this process has published into
 
 
 def publish(path: str | Path, content: bytes | str | Callable[[BinaryIO], object]) -> Path:
@@ -57,6 +59,7 @@ def publish(path: str | Path, content: bytes | str | Callable[[BinaryIO], object
     part = _part_beside(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep_once(target.parent)
         with open(part, "xb") as file:
             if callable(content):
                 content(file)
@@ -86,6 +89,7 @@ def publish_directory(path: str | Path, fill: Callable[[Path], object]) -> Path:
     part = _part_beside(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep_once(target.parent)
         part.mkdir()
         fill(part)
         for file in sorted(part.rglob("*")):
@@ -172,6 +176,13 @@ def sweep(folder: str | Path) -> int:
             part.unlink(missing_ok=True)
         removed += 1
     return removed
+
+
+def _sweep_once(folder: Path) -> None:
+    if folder not in _swept:
+        _swept.add(folder)
+        with suppress(OSError):
+            sweep(folder)
 
 
 def _part_beside(target: Path) -> Path:

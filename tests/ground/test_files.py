@@ -89,21 +89,37 @@ def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["d"]
 
 
-def test_sweep_removes_only_what_dead_processes_left(tmp_path: Path) -> None:
+def _left_by_a_dead_process(target: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
 from marble import files
-part = files._part_beside(Path({str(tmp_path / "a.b.json")!r}))
+part = files._part_beside(Path({str(target)!r}))
 part.write_bytes(b"half")
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_sweep_removes_only_what_dead_processes_left(tmp_path: Path) -> None:
+    _left_by_a_dead_process(tmp_path / "a.b.json")
     mine = files._part_beside(tmp_path / "mine")
     mine.write_bytes(b"in progress")
     (tmp_path / ".hidden.part").write_bytes(b"somebody else's")
     assert files.sweep(tmp_path) == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([mine.name, ".hidden.part"])
     assert files.sweep(tmp_path / "absent") == 0
+
+
+def test_whoever_publishes_next_removes_what_a_dead_process_left_there(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    _left_by_a_dead_process(tmp_path / "runs" / "model.safetensors")
+    _left_by_a_dead_process(tmp_path / "epoch-0001")
+    mine = files._part_beside(tmp_path / "runs" / "mine")
+    mine.write_bytes(b"in progress")
+    files.publish(tmp_path / "runs" / "run.json", b"{}")
+    files.publish_directory(tmp_path / "epoch-0002", lambda folder: (folder / "x").write_bytes(b"x"))
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted([mine.name, "run.json"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-0002", "runs"]
 
 
 def test_json_is_canonical_and_damage_names_the_file(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ import torch
 from marble.bags.store import BagStore
 from tests.bags.making import random_bag
 from tests.cli.running import marble
+from tests.compute.forked import forked_workers
 from tests.extract.test_any_folder import SETTINGS
 
-pytestmark = [pytest.mark.reliability, pytest.mark.timeout(3600)]
+__all__ = ["forked_workers"]  # a fixture
+pytestmark = [pytest.mark.reliability, pytest.mark.timeout(3600), pytest.mark.usefixtures("forked_workers")]
 
 
 class _Malice:
