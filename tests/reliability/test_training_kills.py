@@ -110,8 +110,11 @@ print(json.dumps(killed))
 
 
 def test_training_killed_at_random_moments_resumes_bitwise(tmp_path: Path, record_property: Record) -> None:
-    kills, each = scaled(50), 5
-    planned = [plan(tmp_path / str(number), models=ABMIL, epochs=4)[0] for number in range(kills // each + 1)]
+    kills = scaled(50)
+    each = min(10, kills)
+    planned = [
+        plan(tmp_path / str(number), models=ABMIL, patients=16, epochs=4)[0] for number in range(kills // each + 1)
+    ]
     jobs = [Path(one.folder).parent / f"job-{number}.json" for number, one in enumerate(planned)]
     for path, one in zip(jobs, planned, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
