@@ -160,8 +160,7 @@ def test_a_broken_seal_is_refused_by_all_and_mended_by_run(planned: PlannedRun) 
             assert isinstance(refused.exception, IntegrityError)
             assert "the seal is broken" in str(refused.exception)
         view = _marble("view", planned.folder)
-        assert view.exit_code == 3
-        assert "the seal is broken" in view.output
+        assert "the seal is broken" in str(view.exception)
         verified = _marble("verify", planned.folder)
         assert verified.exit_code == 1
         assert "the seal is broken: run.json is not as it was written" in verified.output
