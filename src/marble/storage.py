@@ -96,13 +96,14 @@ def keep(path: Path, tag: str | None) -> None:
 def fetch(path: Path) -> None:
     """Make the copy at `path` be the object that is there, or be absent if there is none."""
     url = address(path)
-    if url is None or path in _here:
+    if url is None or path in _here or path.name.startswith("."):  # locks are of this machine alone
         return
     with _at(url) as (system, key):
         try:
             found = system.info(key)
         except FileNotFoundError:
-            path.unlink(missing_ok=True)
+            if _note(path).is_file():  # a copy of what is there no more; other files are this machine's own
+                path.unlink(missing_ok=True)
             return
         if found.get("type") != "directory":
             _bring(system, found, path)

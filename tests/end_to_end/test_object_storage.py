@@ -139,7 +139,7 @@ def test_on_a_server_that_speaks_s3(slides: Path, tmp_path: Path, s3: Any, monke
     assert marble(*extract(slides, tmp_path / "bags")).code == 0
     ended = marble(*extract(slides, "s3://bucket/bags"), "--workers", 2)
     assert ended.code == 0, ended.err
-    assert "bags in s3://bucket/bags/" in ended.out
+    assert "s3://bucket/bags/" in "".join(ended.out.split())  # a narrow table folds its title
     assert objects(s3, "bucket/bags") == tree(tmp_path / "bags")
 
     monkeypatch.setenv(storage.CACHE, str(tmp_path / "elsewhere"))

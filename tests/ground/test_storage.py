@@ -181,3 +181,12 @@ def test_half_an_object_is_refused(memory: Any, elsewhere: Any) -> None:
 def test_fsspec_is_loaded_only_for_a_url() -> None:
     code = "import marble.storage, marble.files, sys; sys.exit('fsspec' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_lock_of_this_machine_is_left_alone(memory: Any) -> None:
+    lock = storage.location(f"{URL}/.a.lock")
+    lock.parent.mkdir(parents=True)
+    lock.write_text("{}")
+    assert files.read_json(lock) == {}
+    assert lock.exists()
+    assert memory.find("/bucket") == []
