@@ -95,8 +95,8 @@ class Members:
                 return
             if file is None or recorded is None:  # told by what is in it, or not at all
                 routed = "route" in bag.provenance.notes  # by choice without some of the tiles
-                same = routed or content_sha256(bag) == content
-                yield Membership(part, "by its id" if same else "matched by id only: its tiles differ")
+                trusted = routed or content_sha256(bag) == content
+                yield Membership(part, "by its id" if trusted else "matched by id only: its tiles differ")
                 return
         if file is not None and file in self._by_file:
             part, slide_id = self._by_file[file]
