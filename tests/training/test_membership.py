@@ -20,7 +20,7 @@ from marble.bags.store import BagStore
 from marble.cli import assemble
 from marble.errors import IntegrityError, RunError
 from marble.synthetic.bags import BagRecipe, make_bag
-from marble.training.membership import Members, content_sha256
+from marble.training.membership import Members, Membership, content_sha256
 from marble.training.results import read_run, seal_of, sealed
 from marble.training.run import PlannedRun, execute
 from marble.training.run_folder import RunFolder
@@ -209,3 +209,12 @@ def test_a_row_that_no_prediction_can_be_is_refused(planned: PlannedRun, column:
     finally:
         (root / "predictions.csv").write_bytes(before)
         files.publish_json(root / "run.json", record)
+
+
+def test_a_validation_slide_is_told_what_may_have_been_chosen_on_it() -> None:
+    """Not that the epoch was: a recipe that keeps the last epoch chooses none."""
+    said = Membership("val", "by its id").warning
+    assert said == (
+        "in the validation part of this run (by its id): its epoch, threshold or temperature may have been chosen on it"
+    )
+    assert Membership("test", "by its id").warning is None

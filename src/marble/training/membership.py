@@ -37,7 +37,8 @@ class Membership:
         """What must be said beside a prediction of this slide."""
         said = {
             "train": f"in the training part of this run ({self.why}): the prediction says nothing about new patients",
-            "val": f"in the validation part of this run ({self.why}), on which its epoch was chosen",
+            "val": f"in the validation part of this run ({self.why}): "
+            "its epoch, threshold or temperature may have been chosen on it",
         }
         return said.get(self.part)
 
