@@ -65,6 +65,7 @@ def test_a_header_that_never_ends_is_dropped(port: int, monkeypatch: pytest.Monk
 
 def test_many_half_sent_headers_keep_nobody_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "HEADER_S", 600.0)  # so that only the limit can help
+    monkeypatch.setattr(wire, "MOMENT_S", 0.0)
     monkeypatch.setattr(wire, "OPEN_IN_ALL", 100)
     monkeypatch.setattr(wire, "WAITING_PER_ADDRESS", 20)
 
@@ -74,8 +75,9 @@ def test_many_half_sent_headers_keep_nobody_out(port: int, monkeypatch: pytest.M
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\nX: ")
             held.append((reader, writer))
+        while (still := sum(len(line) for line in list(Wire.waiting.values()))) > 20:
+            await asyncio.sleep(0.01)
         answers = [await talk(port, GOOD) for _ in range(30)]
-        still = sum(1 for line in Wire.waiting.values() for _ in line)
         for _, writer in held:
             writer.transport.abort()
         return answers, still
@@ -83,6 +85,27 @@ def test_many_half_sent_headers_keep_nobody_out(port: int, monkeypatch: pytest.M
     answers, still = asyncio.run(asyncio.wait_for(scene(), 240))
     assert all(b" 200 " in answer and answer.endswith(b"hello") for answer in answers)
     assert still <= 20
+
+
+def test_many_who_come_at_once_and_send_a_little_later_are_all_answered(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three hundred connect before the first sends its header, as browsers and scripts on a busy machine do."""
+    monkeypatch.setattr(wire, "MOMENT_S", 200.0)  # however busy this machine is
+    monkeypatch.setattr(wire, "HEADER_S", 200.0)
+
+    async def scene() -> list[bytes]:
+        here = [await asyncio.open_connection("127.0.0.1", port) for _ in range(300)]
+        for _, writer in here:
+            writer.write(GOOD)
+        answers = await asyncio.gather(*(reader.read() for reader, _ in here))
+        for _, writer in here:
+            writer.close()
+        return list(answers)
+
+    answers = asyncio.run(asyncio.wait_for(scene(), 240))
+    assert len(answers) == 300
+    assert all(b" 200 " in answer and answer.endswith(b"hello") for answer in answers)
 
 
 def test_beyond_the_limit_one_is_told_when_to_come_back(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """The connection below the application: nobody can hold it open by sending headers slowly, or by opening many.
 
 uvicorn waits for a request's headers as long as they take, so a thousand half-sent ones would keep everybody out. Here
-a header has a few seconds; of one address only so many connections may be without a request, the oldest makes room for
-the newest; and beyond a total, whoever asks is told when to come back.
+a header has a few seconds; of one address only so many connections may be without a request for longer than a moment,
+the oldest makes room for the newest; and beyond a total, whoever asks is told when to come back.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from marble.viewer.security import answer
 
 HEADER_S = 5.0
+MOMENT_S = 1.0  # hundreds who come at once have their headers on the way: nobody is dropped before it
 WAITING_PER_ADDRESS = 64
 OPEN_PER_ADDRESS = 768
 OPEN_IN_ALL = 1024
@@ -29,7 +30,7 @@ class Wire(H11Protocol):
     #: connections without a request, oldest first, by address
     waiting: dict[str, OrderedDict[Wire, None]] = {}  # noqa: RUF012  shared by all connections of the process
 
-    _timer: asyncio.TimerHandle | None = None
+    _timers: tuple[asyncio.TimerHandle, ...] = ()
     _address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -51,21 +52,25 @@ class Wire(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._waits_no_more()
-        elif self._timer is None and not self.transport.is_closing():
+        elif not self._timers and not self.transport.is_closing():
             self._wait()  # the beginning of a further header
 
     def _wait(self) -> None:
-        self._timer = self.loop.call_later(HEADER_S, self._give_up)
-        line = self.waiting.setdefault(self._address, OrderedDict())
-        line[self] = None
+        # A timer runs after what has been received is read, so whoever has sent a header by then is not dropped.
+        later = self.loop.call_later
+        self._timers = (later(HEADER_S, self._give_up), later(MOMENT_S, self._make_room))
+        self.waiting.setdefault(self._address, OrderedDict())[self] = None
+
+    def _make_room(self) -> None:
+        """The oldest without a request goes if there are too many; it has waited no less than this one."""
+        line = self.waiting[self._address]
         if len(line) > WAITING_PER_ADDRESS:
-            oldest = next(iter(line))
-            oldest._give_up()
+            next(iter(line))._give_up()
 
     def _waits_no_more(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = ()
         line = self.waiting.get(self._address)
         if line is not None:
             line.pop(self, None)
