@@ -91,5 +91,9 @@ class WriteError(MarbleError, OSError):
         self.errno = errno
 
 
+class ShortOfMemoryError(MarbleError, MemoryError):
+    """The machine or the device has less memory than the work needs."""
+
+
 class UnavailableError(MarbleError):
     """An optional package, a backend or a file is not here."""

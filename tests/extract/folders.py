@@ -11,7 +11,7 @@ from pathlib import Path
 
 #: names that are legal and unkind: markup, a line's end, an option, quotes, a spreadsheet's formula, right-to-left
 NAMES = (
-    "plain", "two words", "[bold]x[/b]", "line\nend", "-rf", "a'b\"c", "=1+1", "x\u202ey", "\u00e9t\u00e9", "a;b,c",
+    "plain", "two words", "[bold]x[]", "line\nend", "-rf", "a'b\"c", "=1+1", "x\u202ey", "\u00e9t\u00e9", "a;b,c",
     "%s%d", "a.b.c", "store", "n" * 200, "\u65e5\u672c", "tab\tbed", "C\\evil", "NA", "1e5",
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from marble.bags.augment import generator, shuffled
 from marble.bags.bag import Bag
 from marble.errors import BagError
 from marble.models import MODELS
-from marble.models.statistics import CHUNK, Moments, measure
+from marble.models.statistics import CHUNK, LEAST, Moments, measure
 from tests.models.contract import DIM, make_bag, make_model, same
 
 
@@ -49,13 +49,33 @@ def test_the_stored_order_of_tiles_changes_no_bit() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -7e4])
-def test_a_constant_feature_keeps_its_scale(value: float) -> None:
-    tokens = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
+def test_a_constant_feature_is_not_blown_up(value: float) -> None:
+    tokens = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).double()
     tokens[:, 1] = value
-    moments = Moments.empty(2)
+    moments = Moments.empty(4)
     moments.add(tokens)
-    assert moments.scale()[1] == 1
-    assert moments.scale()[0] != 1
+    typical = np.sqrt((tokens[:, [0, 2, 3]].numpy().var(axis=0)).sum() / 4)
+    np.testing.assert_allclose(moments.scale()[1].item(), 1 / (LEAST * typical), rtol=1e-12)
+    np.testing.assert_allclose(moments.scale()[[0, 2, 3]].numpy(), 1 / tokens[:, [0, 2, 3]].numpy().std(axis=0))
+
+
+def test_features_that_all_never_change_are_only_centred() -> None:
+    moments = Moments.empty(3)
+    moments.add(torch.tensor([[0.0, 0.1, -7e4]]).expand(9, 3))
+    assert moments.scale().tolist() == [1, 1, 1]
+
+
+def test_a_feature_that_is_silent_in_training_does_not_rule_a_new_slide() -> None:
+    """One of many features speaks once among ten thousand training tiles, and on a whole new slide."""
+    rng = torch.Generator().manual_seed(0)
+    seen, new = torch.randn(10_000, 64, generator=rng), torch.randn(100, 64, generator=rng)
+    seen[:, 0], new[:, 0] = 0.0, 0.5
+    seen[17, 0] = 1e-3
+    moments = Moments.empty(64)
+    moments.add(seen)
+    tokens = (new.double() - moments.mean) * moments.scale()
+    assert tokens[:, 0].abs().max() < 60  # its own SD is a hundred-thousandth: 50,000 without a floor
+    assert tokens[:, 1:].abs().max() < 6
 
 
 @pytest.mark.parametrize("name", list(MODELS))

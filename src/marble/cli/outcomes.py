@@ -17,6 +17,7 @@ from typing import Any
 
 from marble import storage
 from marble.errors import MarbleError
+from marble.memory import is_out_of_memory
 
 OK, SOME_FAILED, UNUSABLE, BUG, STOPPED, ENDED = 0, 1, 2, 3, 130, 143
 DEBUG = "MARBLE_DEBUG"
@@ -59,7 +60,7 @@ def outcome_of(error: BaseException) -> tuple[str, int]:
         return f"stopped{kept}; start the same command again to go on", error.code
     if is_usage(error):
         return _usage(error), UNUSABLE
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return "error: not enough memory. Use fewer workers or smaller sizes, or close other programs", UNUSABLE
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         return f"error: {_refusal(error)}", UNUSABLE
@@ -92,14 +93,6 @@ def _refusal(error: OSError) -> str:
         return f"{said}. {hint}"
     names = [str(name) for name in (error.filename, error.filename2) if name is not None]
     return f"{names[0] + ': ' if names else ''}{what}. {hint}"
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return True
-    return isinstance(error, RuntimeError) and (
-        type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
-    )
 
 
 def _one_line(error: BaseException) -> str:

@@ -132,7 +132,7 @@ class Cluster:
             return ray, True
         try:
             ray.init(address=address, **_QUIET)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UnavailableError(
                 f"no Ray cluster answers: {reason}",

@@ -15,6 +15,7 @@ from torch import Tensor
 from marble.bags.augment import canonical, generator, random_orders, reorder
 from marble.bags.bag import Bag
 from marble.errors import InputError, NonFiniteError
+from marble.memory import told_if_short
 from marble.models.base import BagModel
 
 ORDERS = 8
@@ -51,8 +52,10 @@ def infer(model: BagModel, bag: Bag, orders: int = ORDERS) -> Prediction:
     was_training = model.training
     model.eval()
     try:
-        base = canonical(bag).to(model.device)
-        runs = [_one(model, base, k) for k in range(orders if model.order_sensitive else 1)]
+        tiles = " + ".join(f"{len(level):,}" for level in bag.levels)
+        with told_if_short(f"{tiles} tiles", bag.slide_id, "Use a machine with more, or a model of linear memory"):
+            base = canonical(bag).to(model.device)
+            runs = [_one(model, base, k) for k in range(orders if model.order_sensitive else 1)]
     finally:
         model.train(was_training)
     logits = torch.stack([run[0] for run in runs]).cpu()  # (K, outputs)

@@ -22,6 +22,10 @@ from marble.errors import BagError
 CHUNK = 4096
 #: a feature whose SD is a smaller share of its mean than this is constant but for rounding
 CONSTANT = 1e-6
+#: the least SD divided by, as a share of the level's typical one. Some features of an encoder are silent on nearly all
+#: training tiles; divided by their own SD, the first new slide on which one speaks would be hundreds of SDs away, and
+#: judged by that feature alone
+LEAST = 0.01
 
 
 @dataclass
@@ -49,10 +53,12 @@ class Moments:
             self.count = total
 
     def scale(self) -> Tensor:
-        """(D,) one over the SD; 1 for a feature that never changes."""
-        sd = (self.squares / max(1, self.count)).sqrt()
-        constant = sd <= CONSTANT * self.mean.abs()
-        return torch.where(constant, torch.ones_like(sd), 1 / sd.masked_fill(constant, 1.0))
+        """(D,) one over the SD, which counts as no less than `LEAST` of the level's; 1 if no feature ever changes."""
+        variance = self.squares / max(1, self.count)
+        sd = variance.sqrt()
+        sd = sd.masked_fill(sd <= CONSTANT * self.mean.abs(), 0.0)
+        typical = sd.square().mean().sqrt()
+        return 1 / torch.where(typical > 0, sd.clamp(min=LEAST * typical), 1.0)
 
 
 def measure(bags: Iterable[Bag]) -> list[Moments]:

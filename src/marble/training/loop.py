@@ -23,6 +23,7 @@ from marble.bags.augment import canonical, generator
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.errors import NonFiniteError, RunError
+from marble.memory import told_if_short
 from marble.models import BagModel, Output
 from marble.models.statistics import measure
 from marble.tasks.base import Criterion, Task, Undefined
@@ -38,6 +39,8 @@ from marble.training.prefetch import prefetch
 from marble.training.result import FitResult
 from marble.training.results import history_csv
 from marble.training.trackers import Trackers
+
+_LESS_MEMORY = "Use a machine with more, or project tokens to fewer numbers (the model's option `project`)"
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -143,16 +146,17 @@ class TrainingLoop:
         pending = False  # gradients that no step has used yet; none may outlive the epoch, checkpoints do not hold them
         for place, (slide, bag) in enumerate(prefetch(self._augmented, order)):
             torch.manual_seed(generator(self.job.seed, self.at.epoch, slide, place, "dropout").initial_seed())
-            group.append((slide, self._forward(bag)))
             last = place + 1 == len(order)
-            if len(group) < self.group and not last:
-                continue
-            loss = self._group_loss(group)
-            group = []
-            if loss is not None:
-                self._backward(loss)
-                losses.add(loss.detach(), slide, place)
-                pending = True
+            with told_if_short("a training step on this slide", slide, _LESS_MEMORY):
+                group.append((slide, self._forward(bag)))
+                if len(group) < self.group and not last:
+                    continue
+                loss = self._group_loss(group)
+                group = []
+                if loss is not None:
+                    self._backward(loss)
+                    losses.add(loss.detach(), slide, place)
+                    pending = True
             if pending and ((place + 1) % (self.recipe.accumulate * self.group) == 0 or last):
                 self._step(slide, place)
                 pending = False
