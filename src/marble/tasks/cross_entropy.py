@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from marble.errors import InputError
 from marble.targets import Target
-from marble.tasks.base import Criterion, Metric, Undefined, finite_scores
+from marble.tasks.criterion import Criterion
+from marble.tasks.metric import Metric, Undefined, finite_scores
 
 if TYPE_CHECKING:
     from marble.tasks.classification import Classification

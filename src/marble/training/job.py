@@ -11,7 +11,7 @@ from marble.models import Recipe
 from marble.specs import Spec
 from marble.targets import SurvivalTime, Target
 from marble.tasks.base import Task
-from marble.tasks.classification import DecisionRule
+from marble.tasks.calling import DecisionRule
 from marble.tasks.cross_entropy import ClassLoss
 from marble.tasks.registry import TaskName, build_task, task_class
 
