@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -20,12 +20,11 @@ from marble.tasks import classification_metrics as scores
 from marble.tasks import weighted
 from marble.tasks.base import Answered, Calibration, Decision, Readout, Score, Task, no_such_target
 from marble.tasks.calling import Calling, DecisionRule, pooled_threshold, threshold_per_case
-from marble.tasks.cross_entropy import LOSSES, ClassCriterion, ClassLoss
+from marble.tasks.cross_entropy import LOSSES, ClassCriterion, ClassLoss, ClassWeights
 from marble.tasks.metric import Bools, Floats, Ints, Metric, finite_scores, stored_column
 from marble.tasks.threshold import SMALLEST
 from marble.tasks.weighted import WeightedMetric
 
-ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[float, ...] | None
 #: how far the stored probabilities of a case may be from a sum of 1
 SUM_TOLERANCE = 1e-6
 
@@ -49,7 +48,7 @@ class Classification(Task):
     """
 
     classes: tuple[str, ...]
-    class_weights: ClassWeights = "none"
+    class_weights: ClassWeights | None = "none"
     loss: ClassLoss = "cross-entropy"
     side_label_smoothing: float = 0.0
     decision: DecisionRule = "argmax"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ClassLoss: TypeAlias = Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"]
 LOSSES: tuple[ClassLoss, ...] = get_args(ClassLoss)
+ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[float, ...]
 #: probabilities nearer to 0 or 1 than this count as this far away, in the loss "bernoulli"
 BERNOULLI_CLAMP = 1e-5
 

@@ -70,7 +70,9 @@ class Survival(Task):
 
     @classmethod
     def of(cls, choices: Mapping[str, Any]) -> Self:
-        return cls(loss=choices["survival_loss"], risk_set=choices["risk_set"], bins=choices["bins"])
+        return cls(
+            loss=choices["survival_loss"], risk_set=choices["risk_set"], bins=choices["bins"], alpha=choices["alpha"]
+        )
 
     @property
     def metric_names(self) -> dict[str, str]:
