@@ -25,6 +25,7 @@ from marble.models import Recipe
 from marble.slides.quality import QualitySpec
 from marble.specs import Spec, read_toml
 from marble.synthetic.slides import write_slide
+from marble.tasks.registry import TASKS, task_class
 from marble.training.job import TaskSpec
 from tests.cli.commands import marble as run
 
@@ -170,32 +171,37 @@ sampling = "weighted"
 ema = 0.5
 precision = "bfloat16"
 class_loss = "bernoulli"
-side_label_smoothing = 0.1
 survival_loss = "nll"
 bins = 6
+alpha = 0.5
 risk_set = "group"
 group = 8
 regression_loss = "huber"
 class_weights = "balanced"
 """
+#: side predictions are smoothed with cross-entropy alone
+EXCLUSIVE = ('class_loss = "bernoulli"', "side_label_smoothing = 0.1")
 #: what the cohort says, and the fit
 OF_THE_DATA = {"name", "classes", "target_mean", "target_sd"}
 
 
 def test_every_choice_of_a_recipe_and_a_task_is_a_key_of_an_experiment(tmp_path: Path) -> None:
     path = tmp_path / "choices.toml"
-    path.write_text(CHOICES)
-    job = Experiment.load(path).plan(tmp_path / "runs")[0].job
-    said = tomllib.loads(path.read_text())
-    said |= said.pop("train")
-    for field in fields(Recipe):
-        default, value = getattr(Recipe(), field.name), getattr(job.recipe, field.name)
-        assert value != default, field.name
-        assert value == (tuple(said[field.name]) if isinstance(value, tuple) else said[field.name])
-    for name, about in TaskSpec.model_fields.items():
-        if name not in OF_THE_DATA:
-            assert getattr(job.task, name) != about.default, name
-            assert getattr(job.task, name) == said[name]
+    unset = {field.name for field in fields(Recipe)} | set(TaskSpec.model_fields) - OF_THE_DATA
+    for text in (CHOICES, CHOICES.replace(*EXCLUSIVE)):
+        path.write_text(text)
+        job = Experiment.load(path).plan(tmp_path / "runs")[0].job
+        said = tomllib.loads(text)
+        said |= said.pop("train")
+        for field in fields(Recipe):
+            default, value = getattr(Recipe(), field.name), getattr(job.recipe, field.name)
+            assert value == (tuple(said[field.name]) if isinstance(value, tuple) else said.get(field.name, default))
+            unset -= {field.name} if value != default else set()
+        for name, about in TaskSpec.model_fields.items():
+            if name not in OF_THE_DATA:
+                assert getattr(job.task, name) == said.get(name, about.default)
+                unset -= {name} if getattr(job.task, name) != about.default else set()
+    assert not unset
 
 
 def test_a_task_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
@@ -222,3 +228,41 @@ def test_limits_of_quality_are_flags(tmp_path: Path) -> None:
     assert by_flag == by_set
     assert by_flag != run(*tiled)  # something is left out
     assert run(*tiled, "--max-pen", 2).code == 2
+
+
+#: a value for every field of every task that is neither its default nor the data's to say
+OF_A_TASK = {
+    "classification": {"class_weights": "[1.0, 2.5]", "class_loss": '"cross-entropy"', "side_label_smoothing": "0.1"},
+    "classification-loss": {"class_loss": '"bernoulli"'},
+    "survival": {"survival_loss": '"nll"', "bins": "3", "risk_set": '"group"', "alpha": "0.25"},
+    "regression": {"regression_loss": '"huber"'},
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_field_of_every_task_is_a_key_of_an_experiment(tmp_path: Path, name: str) -> None:
+    kind = task_class(name)
+    unset = {field.name for field in fields(kind)} - {"classes", "mean", "sd"}
+    defaults = {field.name: field.default for field in fields(kind)}
+    cohort = {"classification": "cross-scale", "survival": "survival", "regression": "quantity"}[name]
+    for choices in (keys for about, keys in OF_A_TASK.items() if about.partition("-")[0] == name):
+        train = "\n".join(f"{key} = {value}" for key, value in choices.items())
+        decision = 'decision = "threshold"\npositive = "negative"\n' if name == "classification" else ""
+        path = tmp_path / "task.toml"
+        path.write_text(
+            f'cohort = {{ path = "synthetic:{cohort}", patients = 24 }}\ntask = "{name}"\n{decision}'
+            f'models = [{{ name = "mean" }}]\nbaselines = []\n[train]\nrecipe = "common"\n{train}\n'
+        )
+        task = Experiment.load(path).plan(tmp_path / "runs")[0].job.task.build()
+        unset -= {field for field in unset if getattr(task, field) != defaults[field]}
+    assert not unset
+
+
+def test_class_weights_that_do_not_fit_the_classes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.toml"
+    text = 'cohort = { path = "synthetic:cross-scale", patients = 24 }\ntask = "classification"\n'
+    path.write_text(text + 'models = [{ name = "mean" }]\ntrain = { class_weights = [1.0, 2.0, 3.0] }\n')
+    refused = run("run", path, "--out", tmp_path / "runs")
+    assert refused.code == 2
+    assert "class_weights needs 2 positive numbers, got [1.0, 2.0, 3.0]" in refused.err
+    assert refused.err.count("\n") == 1

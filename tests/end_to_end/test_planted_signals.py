@@ -18,7 +18,7 @@ from marble.models.inference import infer
 from marble.synthetic.bags import BagRecipe
 from marble.synthetic.cohort import Kind, write_cohort
 from marble.synthetic.three_scales import make_three_scale_bag, without_level
-from marble.tasks.base import Undefined
+from marble.tasks.metric import Undefined
 from marble.training.evaluate import columns, predict_cases
 from marble.training.fit import fit
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from marble.reports.hazard import HazardRatio, hazard_ratio
-from marble.tasks.base import Undefined
+from marble.tasks.metric import Undefined
 
 lifelines = pytest.importorskip("lifelines")
 pandas = pytest.importorskip("pandas")

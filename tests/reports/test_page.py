@@ -30,8 +30,8 @@ from marble.reports.page import CaseLooks, _cell, _in_rows, write_comparison, wr
 from marble.reports.panels import FULL_IN, HALF_IN
 from marble.reports.setup import setup_rows
 from marble.reports.tables import caption, table_rows
-from marble.tasks.base import outcome_arrays
 from marble.tasks.classification import Classification
+from marble.tasks.metric import outcome_arrays
 from marble.tasks.survival import Survival
 from marble.training.run import execute
 from marble.version import VERSION

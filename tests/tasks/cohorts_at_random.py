@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from marble.tasks.base import Bools, Floats
+from marble.tasks.metric import Bools, Floats
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from marble.errors import InputError, NonFiniteError, RunError, SpecError
 from marble.targets import SurvivalTime
-from marble.tasks.base import Undefined
 from marble.tasks.classification import Classification
 from marble.tasks.cross_entropy import ClassLoss
+from marble.tasks.metric import Undefined
 
 CLASSES = ("a", "b", "c")
 LABELS = {"s1": "a", "s2": "a", "s3": "a", "s4": "b", "s5": "c", "s6": "c"}

@@ -14,8 +14,8 @@ from sklearn import config_context
 from sklearn import metrics as sklearn_metrics
 
 from marble.errors import InputError, NonFiniteError
-from marble.tasks.base import Undefined
 from marble.tasks.classification import Classification
+from marble.tasks.metric import Undefined
 
 CASES = 250
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from marble.errors import InputError, NonFiniteError, RunError
 from marble.targets import SurvivalTime, Target
-from marble.tasks.base import Undefined
 from marble.tasks.cox import CoxBank, CoxGroup, RiskSets, breslow_loss
+from marble.tasks.metric import Undefined
 from tests.tasks.cohorts_at_random import Cohort, cohorts
 
 

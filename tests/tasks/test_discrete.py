@@ -10,8 +10,8 @@ import torch
 
 from marble.errors import InputError, NonFiniteError, RunError
 from marble.targets import SurvivalTime, Target
-from marble.tasks.base import Undefined
 from marble.tasks.discrete import DiscreteCriterion, bins_of, discrete_nll, quantile_edges, survival_curve
+from marble.tasks.metric import Undefined
 
 
 def by_hand(logits: list[float], y: int, event: bool, alpha: float) -> float:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from marble.errors import InputError, NonFiniteError
-from marble.tasks.base import Undefined
 from marble.tasks.kaplan_meier import KaplanMeier, LogRank, logrank
+from marble.tasks.metric import Undefined
 from tests.tasks.cohorts_at_random import cohorts
 
 

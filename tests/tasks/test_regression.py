@@ -12,7 +12,7 @@ from sklearn import metrics as sk
 
 from marble.errors import InputError, SpecError
 from marble.targets import SurvivalTime
-from marble.tasks.base import Undefined
+from marble.tasks.metric import Undefined
 from marble.tasks.registry import task_class
 from marble.tasks.regression import Regression
 

@@ -11,10 +11,10 @@ import torch
 
 from marble.errors import InputError, NonFiniteError, SpecError
 from marble.targets import SurvivalTime, Target
-from marble.tasks.base import Undefined
 from marble.tasks.baseline import BreslowBaseline
 from marble.tasks.cox import CoxBank, CoxGroup
 from marble.tasks.discrete import DiscreteCriterion, quantile_edges, survival_at
+from marble.tasks.metric import Undefined
 from marble.tasks.survival import Survival
 from marble.tasks.survival_metrics import harrell_c, time_dependent_auc, uno_c
 

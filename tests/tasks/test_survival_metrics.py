@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marble.errors import InputError, NonFiniteError
-from marble.tasks.base import Floats, Metric, Undefined
 from marble.tasks.kaplan_meier import KaplanMeier
+from marble.tasks.metric import Floats, Metric, Undefined
 from marble.tasks.survival_metrics import (
     brier_scores,
     concordance_counts,

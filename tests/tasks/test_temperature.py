@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from marble.tasks.base import Answered, Undefined
+from marble.tasks.base import Answered
 from marble.tasks.classification import Classification
 from marble.tasks.classification_metrics import expected_calibration_error
+from marble.tasks.metric import Undefined
 from marble.tasks.temperature import FOLDS, calibrate_temperature, fit_temperature, mean_nll
 
 

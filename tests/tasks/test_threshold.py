@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from marble.errors import InputError, NonFiniteError, SpecError
-from marble.tasks.base import Answered, Undefined
+from marble.tasks.base import Answered
 from marble.tasks.classification import Classification
+from marble.tasks.metric import Undefined
 from marble.tasks.threshold import choose_threshold, log_odds
 
 

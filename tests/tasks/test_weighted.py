@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from marble.tasks import weighted
-from marble.tasks.base import Undefined
 from marble.tasks.classification import Classification
+from marble.tasks.metric import Undefined
 from marble.tasks.survival_metrics import harrell_c
 
 

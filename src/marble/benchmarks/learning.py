@@ -28,7 +28,7 @@ from marble.reports.collect import collect
 from marble.reports.compare import Comparison, compare
 from marble.synthetic.composed import SIGNALS, STRENGTHS, Signal, Strength, write_composed
 from marble.tabular import read_table
-from marble.tasks.base import Undefined
+from marble.tasks.metric import Undefined
 from marble.training.protocol import run_all
 from marble.training.run import PlannedRun
 from marble.version import VERSION

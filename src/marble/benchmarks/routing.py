@@ -45,7 +45,7 @@ from marble.models.routing import (
 from marble.slides.lattice import PyramidSpec
 from marble.synthetic.cohort import Kind, write_cohort
 from marble.synthetic.slides import write_slide
-from marble.tasks.base import Undefined
+from marble.tasks.metric import Undefined
 from marble.training.evaluate import CasePrediction, columns
 from marble.training.fit import fit
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec

@@ -182,24 +182,27 @@ class Experiment:
             options = {**options, "levels": len(record.levels)}
         name, recipe, fitting = self._recipe(model, sum(len(case.slides) for case in parts["train"]))
         options = {**fitting, **options}
+        task = TaskSpec(
+            name=self.spec.task,
+            classes=cohort.classes,
+            decision=self.spec.decision,
+            positive=self.spec.positive,
+            class_loss=recipe.class_loss,
+            side_label_smoothing=recipe.side_label_smoothing,
+            class_weights=self.spec.train.class_weights,
+            survival_loss=recipe.survival_loss,
+            bins=self.spec.train.bins,
+            alpha=self.spec.train.alpha,
+            risk_set=recipe.risk_set,
+            group=self.spec.train.group,
+            regression_loss=self.spec.train.regression_loss,
+        )
+        task.build()  # what does not fit the cohort's classes is refused now, not by every run
         return FitJob(
             model=model.name,
             options=options,
             dim=record.levels[-1].dim,
-            task=TaskSpec(
-                name=self.spec.task,
-                classes=cohort.classes,
-                decision=self.spec.decision,
-                positive=self.spec.positive,
-                class_loss=recipe.class_loss,
-                side_label_smoothing=recipe.side_label_smoothing,
-                class_weights=self.spec.train.class_weights,
-                survival_loss=recipe.survival_loss,
-                bins=self.spec.train.bins,
-                risk_set=recipe.risk_set,
-                group=self.spec.train.group,
-                regression_loss=self.spec.train.regression_loss,
-            ),
+            task=task,
             recipe=recipe,
             recipe_name=name,
             store=storage.named(store.root),

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from marble.models.recipe import SMALL_GROUP, Recipe
 from marble.specs import Spec
-from marble.tasks.cross_entropy import ClassLoss
+from marble.tasks.cross_entropy import ClassLoss, ClassWeights
 from marble.tasks.registry import TaskName
 from marble.training.trackers import TrackerName
 
@@ -105,10 +105,11 @@ class TrainSpec(Spec):
     side_label_smoothing: float | None = Field(default=None, ge=0, lt=1)
     survival_loss: Literal["cox", "nll"] | None = None
     bins: int = Field(default=4, ge=2, description="of time, for survival_loss = 'nll'")
+    alpha: float = Field(default=0.0, ge=0, lt=1, description="how much less censored cases count, likewise")
     risk_set: Literal["bank", "group"] | None = None
     group: int = Field(default=SMALL_GROUP, ge=2, description="slides in one graph, for risk_set = 'group'")
     regression_loss: Literal["squared", "huber"] = "squared"
-    class_weights: Literal["none", "balanced"] = "none"
+    class_weights: ClassWeights = Field(default="none", description="or one number per class, in their order")
     orders: int = Field(default=8, ge=1)
     val_orders: int = Field(default=2, ge=1)
     order_tolerance: float | None = Field(

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from marble.errors import InputError, RunError
 from marble.specs import unknown_choice
 from marble.targets import Target
-from marble.tasks.base import Calibration, Ints, Metric, Scored, Task
+from marble.tasks.base import Calibration, Scored, Task
+from marble.tasks.metric import Ints, Metric
 from marble.training.job import TaskSpec
 from marble.training.results import StoredCase, find_runs, read_cases, read_run
 

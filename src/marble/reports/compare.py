@@ -18,7 +18,7 @@ from marble.reports.statistics import (
     holm,
     paired_bootstrap,
 )
-from marble.tasks.base import Bools, Floats, Undefined
+from marble.tasks.metric import Bools, Floats, Undefined
 from marble.tasks.weighted import WeightedMetric
 
 

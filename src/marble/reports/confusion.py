@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from marble.reports.collect import Repeat
 from marble.reports.compare import Comparison
 from marble.reports.panels import FULL_IN, HALF_IN, folded, panels
-from marble.tasks.base import Ints, Task
+from marble.tasks.base import Task
 from marble.tasks.classification_metrics import confusion as counts
+from marble.tasks.metric import Ints
 
 CLASS_NAME_CHARACTERS = 18  # per line
 

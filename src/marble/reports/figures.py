@@ -17,8 +17,9 @@ from marble.reports.hazard import hazard_ratio
 from marble.reports.learning import learning_curves
 from marble.reports.numbers import residuals, scatter
 from marble.reports.panels import FULL_IN, HALF_IN, PALETTE, folded, legend_below, panels, styled
-from marble.tasks.base import Bools, Floats, Task, Undefined, outcome_arrays
+from marble.tasks.base import Task
 from marble.tasks.kaplan_meier import KaplanMeier, logrank
+from marble.tasks.metric import Bools, Floats, Undefined, outcome_arrays
 
 RISK_GROUPS = (
     "Test patients of all repeats by risk group; the cut is each run's training median. Below the axis: how many are "

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from marble.tasks.base import Bools, Floats, Undefined
+from marble.tasks.metric import Bools, Floats, Undefined
 
 _Z = 1.959963984540054  # of the 95 % interval
 _STEPS, _TOLERANCE = 60, 1e-12

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from marble.reports.collect import ModelResults, Results
 from marble.reports.compare import Comparison, ModelRow
 from marble.reports.panels import FULL_IN, HALF_IN, across, folded, panels, styled
-from marble.tasks.base import Floats, Undefined
+from marble.tasks.metric import Floats, Undefined
 
 #: of the dots: many lie upon each other
 _DOT: dict[str, Any] = {"s": 16, "alpha": 0.55, "linewidths": 0}

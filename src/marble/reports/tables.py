@@ -8,7 +8,7 @@ from typing import Any
 from marble.reports.collect import ModelResults, Repeat
 from marble.reports.compare import Cell, Comparison, ModelRow
 from marble.tabular import csv_text, markdown_cell, safe_cell
-from marble.tasks.base import Undefined
+from marble.tasks.metric import Undefined
 
 MENTIONED = 0.05  # share of repeats without a value in the samples behind an interval
 

@@ -17,7 +17,8 @@ from marble.reports.compare import Cell
 from marble.reports.statistics import PatientBootstrap, bootstrap_interval
 from marble.reports.tables import cell_text, rows_csv
 from marble.targets import Target
-from marble.tasks.base import Task, Undefined
+from marble.tasks.base import Task
+from marble.tasks.metric import Undefined
 from marble.tasks.pooling import Pooled, pool
 from marble.training.results import StoredCase, join_slides, read_cases
 

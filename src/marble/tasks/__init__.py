@@ -1,8 +1,10 @@
 """What is learned, how it is judged and what is said: losses, metrics, calibration, decisions.
 
     registry                 TASKS: every task by name
-    base                     Task, Criterion, Decision, Undefined: the contract
+    base                     Task, Decision: the contract
+    criterion, metric        what every loss and every metric is, whatever the task
     classification           the task;  cross_entropy  its losses;  classification_metrics  its scores
+    calling                  which class is called
     temperature, threshold   what validation says about a classifier's probabilities and decisions
     survival                 the task;  cox, discrete  its two losses;  survival_metrics  its scores
     regression               one number per case;  regression_metrics  its scores

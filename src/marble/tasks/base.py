@@ -1,9 +1,10 @@
 """The contract of a task: sole owner of its targets, loss, readout, calibration, decision, metrics and all their names.
 
 Task        what is asked: number of outputs, what is stored per case, metrics from what is stored
-Criterion   a task's loss bound to one training set, one slide at a time; may hold state between steps
 Decision    what is said of a case: one rule, whoever shows it
-Metric      a number, or `Undefined` with the reason; never NaN
+Score       the one number of a prediction that maps explain
+
+Its loss is a `criterion`, its metrics are numbers as `metric` has them.
 
 No other room asks for a task's name: what differs between tasks is a method here.
 """
@@ -16,32 +17,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from marble.errors import InputError, NonFiniteError, RunError
+from marble.errors import InputError
 from marble.specs import unknown_choice
-from marble.targets import SurvivalTime, Target, TargetKind
+from marble.targets import Target, TargetKind
+from marble.tasks.criterion import Criterion
+from marble.tasks.metric import Bools, Floats, Ints, Metric
 from marble.tasks.weighted import WeightedMetric
 
 if TYPE_CHECKING:  # metrics are computed without torch
     from torch import Tensor
 
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
-Ints: TypeAlias = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Undefined:
-    """A metric that these cases cannot have, and why."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return f"undefined ({self.reason})"
-
-
-Metric: TypeAlias = float | Undefined
 Readout: TypeAlias = dict[str, float]
 #: what was learned from training and validation cases to turn logits into readouts and decisions; plain JSON
 Calibration: TypeAlias = Mapping[str, Any]
@@ -85,43 +72,6 @@ class Score:
     name: str
     of: Callable[[Tensor], Tensor]
     in_unit: bool = False  # whether it is counted in the unit of the target
-
-
-class Criterion(ABC):
-    """The loss of one training set, one slide at a time.
-
-    `stream` tells the predictions of one slide apart (a model's main output and its side outputs).
-    """
-
-    #: whether every training slide must be shown once, through :meth:`prime`, before the first step
-    needs_priming: ClassVar[bool] = False
-
-    @abstractmethod
-    def loss(self, slide_id: str, logits: Tensor, stream: str = "main") -> Tensor:
-        """A scalar whose backward gives this step's gradient."""
-
-    @abstractmethod
-    def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
-        """Mean loss of held-out cases, from their logits (n, outputs) at once; changes no state."""
-
-    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
-        """The sum of the losses of training slides, from their logits (n, outputs) at once; changes no state.
-
-        For models that are solved, not trained step by step. A loss that is not convex in the logits has none.
-        """
-        raise RunError(f"{type(self).__name__} cannot be solved at once", hint="Train this model with another loss")
-
-    def prime(self, slide_id: str, logits: Tensor, stream: str = "main") -> None:
-        """Take note of a slide's prediction without a gradient; most losses have nothing to note."""
-        del slide_id, logits, stream
-
-    def state(self) -> dict[str, Tensor]:
-        """What must be saved so that a resumed run goes on bitwise as if never stopped."""
-        return {}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        if state:
-            raise RunError(f"{type(self).__name__} keeps no state, but the checkpoint holds {sorted(state)}")
 
 
 class Task(ABC):
@@ -329,46 +279,3 @@ def in_unit(text: str, unit: str) -> str:
 def no_such_target(target: str, valid: Sequence[str]) -> InputError:
     """What to say to somebody who wants to see a class explained that there is not."""
     return InputError(unknown_choice("class", target, list(valid)), where="--target")
-
-
-def finite_scores(scores: ArrayLike, name: str) -> Floats:
-    """`scores` as float64; NaN or infinity is refused, because a rank metric would turn it into a plausible number."""
-    values = np.asarray(scores, dtype=np.float64)
-    bad = np.flatnonzero(~np.isfinite(values.reshape(-1)))
-    if bad.size:
-        raise NonFiniteError(
-            f"{bad.size} of {values.size} scores are not finite, first at index {bad[0]}",
-            where=name,
-            hint="Find the case behind that row: its features or the weights hold a NaN",
-        )
-    return values
-
-
-def stored_column(readouts: Mapping[str, ArrayLike], name: str) -> Floats:
-    """One stored column (n,), finite."""
-    if name not in readouts:
-        raise InputError(f"the predictions have no column '{name}'; they have {', '.join(sorted(readouts))}")
-    return finite_scores(readouts[name], name)
-
-
-def outcome_arrays(targets: Sequence[Target]) -> tuple[Floats, Bools]:
-    """Times (n,) and events (n,) of a survival task's targets."""
-    outcomes = [target for target in targets if isinstance(target, SurvivalTime)]
-    if len(outcomes) != len(targets):
-        wrong = next(target for target in targets if not isinstance(target, SurvivalTime))
-        raise InputError(f"a survival target is a time and an event, got {wrong!r}")
-    time = np.array([outcome.time for outcome in outcomes], dtype=np.float64)
-    event = np.array([outcome.event for outcome in outcomes], dtype=np.bool_)
-    return time, event
-
-
-def follow_up(time: ArrayLike, event: ArrayLike) -> tuple[Floats, Bools]:
-    """Check times (n,) and events (n,) that belong together."""
-    times, events = finite_scores(time, "time"), np.asarray(event)
-    if times.ndim != 1 or events.shape != times.shape:
-        raise InputError(f"times and events must be two lists of one length, got {times.shape} and {events.shape}")
-    if times.size and times.min() < 0:
-        raise InputError(f"follow-up times must not be negative, got {times.min()}")
-    if not np.isin(events, (0, 1)).all():
-        raise InputError("events must be True or False (1 = the event was seen, 0 = censored)")
-    return times, events.astype(np.bool_)

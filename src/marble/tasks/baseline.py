@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from marble.errors import InputError
-from marble.tasks.base import Floats, finite_scores, follow_up
+from marble.tasks.metric import Floats, finite_scores, follow_up
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -18,30 +18,13 @@ from marble.specs import unknown_choice
 from marble.targets import Target, TargetKind
 from marble.tasks import classification_metrics as scores
 from marble.tasks import weighted
-from marble.tasks.base import (
-    Answered,
-    Bools,
-    Calibration,
-    Decision,
-    Floats,
-    Ints,
-    Metric,
-    Readout,
-    Score,
-    Task,
-    Undefined,
-    finite_scores,
-    no_such_target,
-    stored_column,
-)
-from marble.tasks.cross_entropy import LOSSES, ClassCriterion, ClassLoss
-from marble.tasks.temperature import calibrate_temperature
-from marble.tasks.threshold import SMALLEST, choose_threshold, log_odds
+from marble.tasks.base import Answered, Calibration, Decision, Readout, Score, Task, no_such_target
+from marble.tasks.calling import Calling, DecisionRule, pooled_threshold, threshold_per_case
+from marble.tasks.cross_entropy import LOSSES, ClassCriterion, ClassLoss, ClassWeights
+from marble.tasks.metric import Bools, Floats, Ints, Metric, finite_scores, stored_column
+from marble.tasks.threshold import SMALLEST
 from marble.tasks.weighted import WeightedMetric
 
-ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[float, ...] | None
-DecisionRule: TypeAlias = Literal["argmax", "threshold"]
-RULES: tuple[DecisionRule, ...] = get_args(DecisionRule)
 #: how far the stored probabilities of a case may be from a sum of 1
 SUM_TOLERANCE = 1e-6
 
@@ -65,7 +48,7 @@ class Classification(Task):
     """
 
     classes: tuple[str, ...]
-    class_weights: ClassWeights = "none"
+    class_weights: ClassWeights | None = "none"
     loss: ClassLoss = "cross-entropy"
     side_label_smoothing: float = 0.0
     decision: DecisionRule = "argmax"
@@ -88,7 +71,7 @@ class Classification(Task):
             raise SpecError(f"side_label_smoothing must be at least 0 and below 1, got {self.side_label_smoothing}")
         if self.side_label_smoothing and self.loss != "cross-entropy":
             raise SpecError(f'side_label_smoothing needs loss = "cross-entropy", got "{self.loss}"')
-        self._check_decision()
+        _ = self.calling  # which checks how a class is called
         weights = self.class_weights
         if isinstance(weights, str) and weights not in ("none", "balanced"):
             raise SpecError(unknown_choice("class_weights", weights, ["none", "balanced", "one number per class"]))
@@ -113,13 +96,14 @@ class Classification(Task):
         return self.classes
 
     @property
-    def positive_index(self) -> int:
-        """Of two classes, the place of the positive one."""
-        return 1 if self.positive is None else self.classes.index(self.positive)
+    def calling(self) -> Calling:
+        """How a class is called."""
+        return Calling(self.classes, self.decision, self.positive)
 
     @property
-    def positive_class(self) -> str:
-        return self.classes[self.positive_index]
+    def positive_index(self) -> int:
+        """Of two classes, the place of the positive one."""
+        return self.calling.positive_index
 
     @property
     def metric_names(self) -> dict[str, str]:
@@ -176,38 +160,14 @@ class Classification(Task):
         answered = parts["val"]
         truth = self._truth(answered.targets)
         answers = self._answers(torch.from_numpy(answered.logits)).numpy()
-        found: dict[str, Any] = {"decision": self.decision, **calibrate_temperature(answers, truth)}
-        if self.decision == "argmax":
-            return found
-        p = torch.softmax(torch.from_numpy(answers / found["temperature"]), dim=1).numpy()
-        odds = log_odds(p[:, self.positive_index], p[:, 1 - self.positive_index])
-        threshold = choose_threshold(truth == self.positive_index, odds)
-        if isinstance(threshold, Undefined):  # said in the run, and the most probable class is called
-            return found | {"decision": "argmax", "threshold": None, "threshold_reason": threshold.reason}
-        called = np.where(odds >= threshold, self.positive_index, 1 - self.positive_index)
-        return found | {
-            "threshold": threshold,
-            "sensitivity": scores.sensitivity(truth, called, self.positive_index),
-            "specificity": scores.specificity(truth, called, self.positive_index),
-        }
+        return self.calling.calibrate(answers, truth)
 
     def called(self, readouts: Mapping[str, ArrayLike], calibration: Calibration) -> Ints:
-        p = self._probabilities(readouts)
-        if calibration.get("decision", "argmax") == "argmax":
-            most: Ints = p.argmax(axis=1)
-            return most
-        positive = log_odds(p[:, self.positive_index], p[:, 1 - self.positive_index]) >= calibration["threshold"]
-        found: Ints = np.where(positive, self.positive_index, 1 - self.positive_index)
-        return found
+        return self.calling.called(self._probabilities(readouts), calibration)
 
     def decide(self, readout: Mapping[str, float], calibration: Calibration) -> Decision:
         (index,) = self.called({name: [readout[name]] for name in self.columns}, calibration)
-        label = self.classes[int(index)]
-        if calibration.get("decision", "argmax") == "argmax":
-            return Decision(label, "the most probable class")
-        from_p = float(1 / (1 + np.exp(-calibration["threshold"])))
-        rule = f"{self.positive_class} from p = {from_p:.4f} on, chosen on validation"
-        return Decision(label, rule, from_p)
+        return self.calling.decision(int(index), calibration)
 
     def pool(self, readouts: Sequence[Mapping[str, float]]) -> Readout:
         """The softmax of the mean calibrated logits: of log-probabilities, which differ from logits by a constant."""
@@ -216,16 +176,10 @@ class Classification(Task):
         return dict(zip(self.columns, torch.softmax(torch.from_numpy(mean), dim=0).tolist(), strict=True))
 
     def pool_calibrations(self, calibrations: Sequence[Calibration]) -> Calibration:
-        """The mean of the members' thresholds if all have one; otherwise the most probable class is called."""
-        if any(one.get("decision", "argmax") == "argmax" for one in calibrations):
-            return {}
-        return {"decision": "threshold", "threshold": float(np.mean([one["threshold"] for one in calibrations]))}
+        return pooled_threshold(calibrations)
 
     def join_calibrations(self, calibrations: Sequence[Calibration]) -> Calibration:
-        """A threshold per case; where the most probable class is called, that is even odds."""
-        if all(one.get("decision", "argmax") == "argmax" for one in calibrations):
-            return {}
-        return {"decision": "threshold", "threshold": np.array([one.get("threshold") or 0.0 for one in calibrations])}
+        return threshold_per_case(calibrations)
 
     def headline(self, readout: Mapping[str, float], decision: Decision) -> tuple[str, float]:
         assert decision.label is not None
@@ -300,21 +254,7 @@ class Classification(Task):
         return positive, stored_column(readouts, self.columns[self.positive_index])
 
     def caption(self, calibrations: Sequence[Calibration]) -> str:
-        rule = "Called: the most probable class."
-        if self.decision == "threshold":
-            chosen = sum(one["decision"] == "threshold" for one in calibrations)
-            rule = (
-                f"Called: {self.positive_class} from a threshold on that validation chose"
-                f" ({chosen} of {len(calibrations)} runs; the others call the most probable class)."
-            )
-        used = [one for one in calibrations if one["used"]]
-        if not used:
-            return f"{rule} Probabilities are as the models gave them: no temperature helped on validation."
-        before, after = (np.mean([one["ece"][when] for one in used]) for when in ("before", "after"))
-        return (
-            f"{rule} Probabilities of {len(used)} of {len(calibrations)} runs are calibrated by one temperature, where"
-            f" it lowers the held-out validation NLL (validation ECE {before:.3f} before, {after:.3f} after)."
-        )
+        return self.calling.caption(calibrations)
 
     def is_wrong(self, target: Target, decision: Decision) -> bool:
         return decision.label != target
@@ -345,18 +285,6 @@ class Classification(Task):
     def _probabilities(self, readouts: Mapping[str, ArrayLike]) -> Floats:
         """(n, K)"""
         return np.stack([stored_column(readouts, name) for name in self.columns], axis=1)
-
-    def _check_decision(self) -> None:
-        if self.decision not in RULES:
-            raise SpecError(unknown_choice("decision", self.decision, list(RULES)))
-        if self.decision == "threshold" and len(self.classes) != 2:
-            raise SpecError(f'decision = "threshold" needs two classes, these are {len(self.classes)}')
-        if self.positive is None:
-            return
-        if len(self.classes) != 2:
-            raise SpecError(f"positive is for two classes, these are {len(self.classes)}")
-        if self.positive not in self.classes:
-            raise SpecError(unknown_choice("class for positive", self.positive, list(self.classes)))
 
     def index(self, target: Target, where: str | None = None) -> int:
         """The position of a label in `classes`."""

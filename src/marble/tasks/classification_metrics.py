@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from marble.tasks.base import Floats, Ints, Metric, Undefined
+from marble.tasks.metric import Floats, Ints, Metric, Undefined
 
 CALIBRATION_BINS = 10
 

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from marble.errors import InputError, NonFiniteError, RunError
 from marble.targets import Target
-from marble.tasks.base import Criterion, Metric, Undefined, finite_scores, outcome_arrays
+from marble.tasks.criterion import Criterion
+from marble.tasks.metric import Metric, Undefined, finite_scores, outcome_arrays
 
 
 class RiskSets:

@@ -11,13 +11,15 @@ from torch.nn import functional
 
 from marble.errors import InputError
 from marble.targets import Target
-from marble.tasks.base import Criterion, Metric, Undefined, finite_scores
+from marble.tasks.criterion import Criterion
+from marble.tasks.metric import Metric, Undefined, finite_scores
 
 if TYPE_CHECKING:
     from marble.tasks.classification import Classification
 
 ClassLoss: TypeAlias = Literal["cross-entropy", "multi-label-bce", "cross-entropy-of-probabilities", "bernoulli"]
 LOSSES: tuple[ClassLoss, ...] = get_args(ClassLoss)
+ClassWeights: TypeAlias = Literal["none", "balanced"] | tuple[float, ...]
 #: probabilities nearer to 0 or 1 than this count as this far away, in the loss "bernoulli"
 BERNOULLI_CLAMP = 1e-5
 

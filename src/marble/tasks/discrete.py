@@ -19,8 +19,9 @@ from torch import Tensor
 
 from marble.errors import InputError, NonFiniteError, RunError
 from marble.targets import Target
-from marble.tasks.base import Bools, Criterion, Floats, Metric, Undefined, outcome_arrays
 from marble.tasks.cox import TrainingPatients
+from marble.tasks.criterion import Criterion
+from marble.tasks.metric import Bools, Floats, Metric, Undefined, outcome_arrays
 
 #: probabilities below this count as this
 FLOOR = 1e-7

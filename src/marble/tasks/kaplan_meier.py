@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import chdtrc, ndtri  # far quicker to import than scipy.stats
 
 from marble.errors import InputError
-from marble.tasks.base import Bools, Floats, Ints, Undefined, finite_scores, follow_up
+from marble.tasks.metric import Bools, Floats, Ints, Undefined, finite_scores, follow_up
 
 
 @dataclass(frozen=True)

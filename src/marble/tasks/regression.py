@@ -21,20 +21,9 @@ from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
 from marble.targets import Target, TargetKind
 from marble.tasks import regression_metrics as scores
-from marble.tasks.base import (
-    Calibration,
-    Criterion,
-    Decision,
-    Floats,
-    Metric,
-    Readout,
-    Score,
-    Task,
-    Undefined,
-    finite_scores,
-    in_unit,
-    stored_column,
-)
+from marble.tasks.base import Calibration, Decision, Readout, Score, Task, in_unit
+from marble.tasks.criterion import Criterion
+from marble.tasks.metric import Floats, Metric, Undefined, finite_scores, stored_column
 from marble.tasks.weighted import WeightedMetric
 
 VALUE = "value"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from marble.tasks.base import Floats, Metric, Undefined
+from marble.tasks.metric import Floats, Metric, Undefined
 
 NO_CASES = Undefined("no cases")
 EQUAL_TARGETS = Undefined("all targets are equal")

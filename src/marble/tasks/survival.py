@@ -16,27 +16,12 @@ from marble.errors import InputError, SpecError
 from marble.specs import unknown_choice
 from marble.targets import SurvivalTime, Target, TargetKind
 from marble.tasks import weighted
-from marble.tasks.base import (
-    Answered,
-    Bools,
-    Calibration,
-    Criterion,
-    Decision,
-    Floats,
-    Metric,
-    Readout,
-    Score,
-    Scored,
-    Task,
-    Undefined,
-    finite_scores,
-    in_unit,
-    outcome_arrays,
-    stored_column,
-)
+from marble.tasks.base import Answered, Calibration, Decision, Readout, Score, Scored, Task, in_unit
 from marble.tasks.baseline import BreslowBaseline
 from marble.tasks.cox import CoxBank, CoxGroup
+from marble.tasks.criterion import Criterion
 from marble.tasks.discrete import DiscreteCriterion, quantile_edges, survival_at, survival_curve
+from marble.tasks.metric import Bools, Floats, Metric, Undefined, finite_scores, outcome_arrays, stored_column
 from marble.tasks.survival_metrics import harrell_c, integrated_brier, time_dependent_auc, uno_c
 from marble.tasks.weighted import WeightedMetric
 
@@ -85,7 +70,9 @@ class Survival(Task):
 
     @classmethod
     def of(cls, choices: Mapping[str, Any]) -> Self:
-        return cls(loss=choices["survival_loss"], risk_set=choices["risk_set"], bins=choices["bins"])
+        return cls(
+            loss=choices["survival_loss"], risk_set=choices["risk_set"], bins=choices["bins"], alpha=choices["alpha"]
+        )
 
     @property
     def metric_names(self) -> dict[str, str]:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from marble.errors import InputError
-from marble.tasks.base import Bools, Floats, Ints, Metric, Undefined, finite_scores, follow_up
 from marble.tasks.kaplan_meier import KaplanMeier
+from marble.tasks.metric import Bools, Floats, Ints, Metric, Undefined, finite_scores, follow_up
 
 NO_PAIR = Undefined("no comparable pair")
 

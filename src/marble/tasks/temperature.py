@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax
 
-from marble.tasks.base import Floats, Ints, Undefined
 from marble.tasks.classification_metrics import expected_calibration_error
+from marble.tasks.metric import Floats, Ints, Undefined
 
 FOLDS = 20
 #: halvings of the interval in which log(1 / T) is searched

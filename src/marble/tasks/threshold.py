@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from marble.errors import InputError
-from marble.tasks.base import Floats, Metric, Undefined, finite_scores
+from marble.tasks.metric import Floats, Metric, Undefined, finite_scores
 
 #: a probability of 0 counts as the smallest positive one, so that log odds stay finite
 SMALLEST = np.nextafter(0.0, 1.0)

@@ -13,7 +13,9 @@ from torch import Tensor
 from marble.bags.store import BagStore
 from marble.models import BagModel
 from marble.models.inference import infer
-from marble.tasks.base import Answered, Calibration, Criterion, Metric, Task
+from marble.tasks.base import Answered, Calibration, Task
+from marble.tasks.criterion import Criterion
+from marble.tasks.metric import Metric
 from marble.training.job import CaseSpec
 from marble.training.prefetch import prefetch
 

@@ -11,8 +11,8 @@ from marble.models import Recipe
 from marble.specs import Spec
 from marble.targets import SurvivalTime, Target
 from marble.tasks.base import Task
-from marble.tasks.classification import DecisionRule
-from marble.tasks.cross_entropy import ClassLoss
+from marble.tasks.calling import DecisionRule
+from marble.tasks.cross_entropy import ClassLoss, ClassWeights
 from marble.tasks.registry import TaskName, build_task, task_class
 
 #: the recipe a model was trained by; "solved" for one that needs none
@@ -60,9 +60,10 @@ class TaskSpec(Spec):
     positive: str | None = None
     class_loss: ClassLoss = "cross-entropy"
     side_label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    class_weights: Literal["none", "balanced"] = "none"
+    class_weights: ClassWeights = "none"
     survival_loss: Literal["cox", "nll"] = "cox"
     bins: int = Field(default=4, ge=2)
+    alpha: float = Field(default=0.0, ge=0, lt=1)
     risk_set: Literal["bank", "group"] = "bank"
     regression_loss: Literal["squared", "huber"] = "squared"
     target_mean: float = Field(default=0.0, description="of the training slides' numbers; put in by the fit")

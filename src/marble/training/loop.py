@@ -26,8 +26,10 @@ from marble.errors import NonFiniteError, RunError
 from marble.memory import told_if_short
 from marble.models import BagModel, Output
 from marble.models.statistics import measure
-from marble.tasks.base import Criterion, Task, Undefined
+from marble.tasks.base import Task
 from marble.tasks.cox import CoxGroup
+from marble.tasks.criterion import Criterion
+from marble.tasks.metric import Undefined
 from marble.training.averaging import WeightAverage
 from marble.training.checkpoint import Checkpoint, load_checkpoint, newest, prune, save_checkpoint
 from marble.training.evaluate import history_row, validate

@@ -25,7 +25,7 @@ from marble.errors import BagError, InputError, RunError
 from marble.models import BagModel
 from marble.models.inference import infer
 from marble.models.routing import Router, allowance, check_budget, distil, keep_best, routed
-from marble.tasks.base import Undefined
+from marble.tasks.metric import Undefined
 from marble.training.evaluate import CasePrediction, columns
 from marble.training.job import CaseSpec, TargetSpec
 from marble.training.results import read_cases

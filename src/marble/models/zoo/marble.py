@@ -19,47 +19,24 @@ its level in an order (`models.orders`), or is a mixer that knows none (`mixer="
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, silu
+from torch.nn.functional import linear
 
 from marble.bags.augment import drop_coarse, generator, shuffled
 from marble.bags.bag import Bag, Level, cell_keys
-from marble.errors import BagError, InputError
+from marble.errors import BagError
 from marble.models.base import BagModel, Output
 from marble.models.orders import arranged, best_first, factor, inverse, is_scored, order_of_each_level
 from marble.models.ssm.set_mixer import SetMixer
-from marble.models.ssm.ssd import Mamba2, block_shape
+from marble.models.ssm.ssd import Mamba2
 from marble.models.ssm.ssd_stream import keeps_rows
 from marble.models.zoo.marble_fast import BlockInput, composing_pays, is_fast, mixed, pooled
-from marble.specs import unknown_choice
-
-CHOICES = {
-    "block": ["literal", "prenorm"],
-    "mixer": ["mamba2", "set", "mlp"],
-    "fusion": ["parent", "none", "shuffled"],
-    "start": ["default", "even", "fine", "residual"],
-    "readout": ["finest", "all"],
-}
-
-
-class TokenMlp(nn.Module):
-    """A gated MLP on each token alone, with as many parameters as a given block: what is left without the scan."""
-
-    def __init__(self, dim: int, parameters: int) -> None:
-        super().__init__()
-        hidden = max(1, round(parameters / (3 * dim)))
-        self.expand = nn.Linear(dim, 2 * hidden, bias=False)
-        self.out_proj = nn.Linear(hidden, dim, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        value, gate = self.expand(tokens).chunk(2, dim=-1)
-        out: Tensor = self.out_proj(value * silu(gate))
-        return out
+from marble.models.zoo.marble_options import check_choices, check_numbers, check_traversal
+from marble.models.zoo.marble_start import new_mixer, new_score, start_from
 
 
 class Marble(BagModel):
@@ -119,10 +96,8 @@ class Marble(BagModel):
     ) -> None:
         super().__init__(dim, outputs, level)
         chosen = {"block": block, "mixer": mixer, "fusion": fusion, "start": start, "readout": readout}
-        for option, value in chosen.items():
-            if value not in CHOICES[option]:
-                raise InputError(unknown_choice(option, str(value), CHOICES[option]), where="model 'marble'")
-        _check_numbers(levels, level, depth, drop_rate, project, dropout)
+        check_choices(chosen)
+        check_numbers(levels, level, depth, drop_rate, project, dropout)
         self.levels, self.block, self.mixer, self.fusion = levels, block, mixer, fusion
         self.drop_rate, self.shuffle = drop_rate, shuffle
         self.width = width = dim if project is None else project
@@ -131,44 +106,29 @@ class Marble(BagModel):
         # Without fusion nothing of a coarser level reaches the prediction, so it gets no weights either.
         mixing = levels if fusion != "none" else 1
         self.orders, self.directions = order_of_each_level(order, mixing), directions
-        _check_traversal(mixer, self.orders, directions)
+        check_traversal(mixer, self.orders, directions)
         # of this instance: a prediction averages over orders only where the model has none of its own
         self.__dict__["order_sensitive"] = mixer == "mamba2" and "shuffle" in self.orders
         if mixer == "set":
             self.orders = ("raster",) * mixing  # whichever: sums are taken in one order, so they round in one way
         self.phi = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(mixing - 1))
         self.mixers = nn.ModuleList(
-            nn.ModuleList(_mixer(mixer, width, d_state, headdim) for _ in range(depth)) for _ in range(mixing)
+            nn.ModuleList(new_mixer(mixer, width, d_state, headdim) for _ in range(depth)) for _ in range(mixing)
         )
         self.norms = nn.ModuleList(
             nn.ModuleList(nn.RMSNorm(width, eps=1e-5) for _ in range(depth if block == "prenorm" else 0))
             for _ in range(mixing)
         )
-        self.score = _score(width)  # w
+        self.score = new_score(width)  # w
         # the w of every coarser level, where these are pooled too
-        self.coarse_scores = nn.ModuleList(_score(width) for _ in range(mixing - 1 if readout == "all" else 0))
+        self.coarse_scores = nn.ModuleList(new_score(width) for _ in range(mixing - 1 if readout == "all" else 0))
         # the scores that learned orders sort by
         self.order_scores = nn.ModuleDict(
-            {str(k): _score(width) for k, name in enumerate(self.orders) if is_scored(name, k)}
+            {str(k): new_score(width) for k, name in enumerate(self.orders) if is_scored(name, k)}
         )
         # a Cox risk has no intercept
         self.head = nn.Linear(width * (1 + len(self.coarse_scores)), outputs, bias=outputs > 1)
-        if start != "default":
-            self._start_evenly(fine=start in ("fine", "residual"), parents=start != "fine")
-
-    @torch.no_grad()
-    def _start_evenly(self, fine: bool, parents: bool) -> None:
-        """Put w at zero; with `fine`, phi's fine half is the identity; without `parents`, the other is 0."""
-        for phi in self.phi:
-            assert isinstance(phi, nn.Linear)
-            if fine:
-                phi.weight[:, : self.width].copy_(torch.eye(self.width))
-                nn.init.zeros_(phi.bias)
-            if not parents:
-                nn.init.zeros_(phi.weight[:, self.width :])
-        for score in (self.score, *self.coarse_scores):
-            assert isinstance(score, nn.Linear)
-            nn.init.zeros_(score.weight)
+        start_from(start, self.phi, (self.score, *self.coarse_scores))
 
     def augment(self, bag: Bag, rng: torch.Generator) -> Bag:
         """Coarse-branch drop, then a new order of every level, unless the model has orders of its own."""
@@ -350,49 +310,6 @@ def wrong_parents(slide_id: str, coarse_cells: Tensor, parent: Tensor, k: int) -
     return by_rank[order[rank[parent]]]
 
 
-def _mixer(kind: str, dim: int, d_state: int, headdim: int | None) -> nn.Module:
-    headdim = math.gcd(2 * dim, 64) if headdim is None else headdim
-    if kind == "mamba2":
-        return Mamba2(dim, d_state=d_state, headdim=headdim)
-    if kind == "set":
-        return SetMixer(dim, d_state=d_state, headdim=headdim)
-    return TokenMlp(dim, block_shape(dim, d_state=d_state, headdim=headdim).parameters(dim))
-
-
-def _score(width: int) -> nn.Linear:
-    score = nn.Linear(width, 1, bias=False)
-    nn.init.normal_(score.weight, std=1 / math.sqrt(width))
-    return score
-
-
 def _modules(owner: nn.Module) -> nn.ModuleList:
     assert isinstance(owner, nn.ModuleList)
     return owner
-
-
-def _check_numbers(levels: int, level: int, depth: int, drop_rate: float, project: int | None, dropout: float) -> None:
-    if levels < 1 or depth < 1:
-        raise InputError(f"levels and depth must be at least 1, got {levels} and {depth}", where="model 'marble'")
-    if levels > 1 and level != -1:
-        raise InputError(
-            f"level={level} picks the one level to read, but levels={levels}",
-            where="model 'marble'",
-            hint="Set levels=1",
-        )
-    if not 0 <= drop_rate < 1:
-        raise InputError(f"drop_rate must be in [0, 1), got {drop_rate}", where="model 'marble'")
-    if not 0 <= dropout < 1:
-        raise InputError(f"dropout must be in [0, 1), got {dropout}", where="model 'marble'")
-    if project is not None and project < 1:
-        raise InputError(f"project must be a positive width, got {project}", where="model 'marble'")
-
-
-def _check_traversal(mixer: str, orders: Sequence[str], directions: int) -> None:
-    if directions not in (1, 2):
-        raise InputError(f"directions must be 1 or 2, got {directions}", where="model 'marble'")
-    if mixer != "mamba2" and (directions == 2 or set(orders) != {"shuffle"}):
-        raise InputError(
-            f"order and directions are those of a scan, and mixer '{mixer}' has none",
-            where="model 'marble'",
-            hint='Leave them out, or set mixer="mamba2"',
-        )
