@@ -109,12 +109,14 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], *, l
     from rich.table import Table
 
     style: dict[str, Any] = {"box": None, "pad_edge": False} if lean else {"box": box.SIMPLE_HEAD, "pad_edge": False}
-    shown = Table(title=escape(title) or None, title_justify="left", header_style="bold", **style)
+    shown = Table(header_style="bold", **style)
     for index, name in enumerate(header):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         shown.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(escape(_text(cell)) for cell in row))
+    if title:  # on a line of its own, so that a path in it stays whole however narrow the table is
+        console().print(escape(title), style="italic", highlight=False, soft_wrap=True)
     console().print(shown)
 
 
