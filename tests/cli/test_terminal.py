@@ -40,10 +40,25 @@ def test_a_results_table_fits_the_terminal(
     assert "|" not in out  # not raw markdown
     assert "0.812 ± 0.050" in out
     assert "[0.710, 0.901]" in out
+    assert any("abmil, a long name of a model" in line for line in table)  # no cell is folded
     hidden = [name for name in HEADER if not any(name.split(" (")[0] in line for line in table)]
     if hidden:
         assert f"Not shown for want of room: {', '.join(hidden)}" in out
-    assert (width == 200) == (not hidden) or width == 100
+    assert bool(hidden) == (width < 100)
+
+
+def test_an_answer_of_many_columns_is_cut_not_squeezed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal.console.cache_clear()
+    header = ["slide_id", "part", "risk", "survival_at_0.49045", "survival_at_0.6377", "survival_at_2.0912", "order_sd"]
+    terminal.results(header, [["S1", "new", -0.61994, 0.87271, 0.66334, 0.4598, 0.02754]], rest="--out FILE.csv")
+    terminal.console.cache_clear()
+    heading, _, row, *_, rest = capsys.readouterr().out.strip().splitlines()
+    assert heading.split() == header[:5]
+    assert row.split() == ["S1", "new", "-0.6199", "0.8727", "0.6633"]
+    assert rest == "Not shown for want of room: survival_at_2.0912, order_sd; --out FILE.csv"
 
 
 def test_a_long_item_says_where_it_is_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ jupyter:
 ---
 
 """
-COLUMNS = "118"
+COLUMNS = "128"
 PICTURE_PX = 900
 PICTURE_BYTES = 200_000
 MOST_ALIKE = 5

@@ -137,6 +137,26 @@ def test_predict_names_training_slides_and_fails(planned: PlannedRun, tmp_path: 
     assert json.loads((tmp_path / f"{train}-attention.json").read_text())["prediction"]["part"] == "train"
 
 
+def test_predict_says_the_same_of_many_slides_once(planned: PlannedRun, tmp_path: Path) -> None:
+    train, val = ({slide for case in cases for slide in case.slides} for cases in (planned.job.train, planned.job.val))
+    table = tmp_path / "said.csv"
+    said = _marble("predict", planned.folder, planned.job.store, "--out", table)
+    assert said.exit_code == 1
+    lines = said.output.splitlines()
+    (failed,) = (line for line in lines if line.startswith("failed: "))
+    assert failed.startswith(f"failed: {len(train)} slides (")
+    assert f" and {len(train) - 5} more): in the training part of this run (by its id): " in failed
+    named = failed.partition("(")[2].partition(" and ")[0].split(", ")
+    assert len(named) == 5
+    assert set(named) < train
+    (caution,) = (line for line in lines if line.startswith("caution: "))
+    assert caution.startswith(f"caution: {len(val)} slides (")
+    assert "): in the validation part of this run (by its id): " in caution
+    rows = {row["slide_id"]: row for row in csv.DictReader(table.open())}
+    assert {slide for slide, row in rows.items() if row["part"] == "train"} == train
+    assert all("training part" in rows[slide]["warnings"] for slide in train)
+
+
 def _changes(record: dict[str, Any]) -> list[dict[str, Any]]:
     train, val = record["parts"]["train"], record["parts"]["val"]
     return [

@@ -74,6 +74,7 @@ def predict(
         answered = asking(sources, panel, options, Processes(workers or 1, limits=SLIDE_LIMITS))
     rows: list[dict[str, Any]] = []
     failed: list[tuple[str, str]] = []
+    trained_on: list[tuple[str, str]] = []
     cautions: list[tuple[str, str]] = []
     for row in answered:
         if row.cells is None:
@@ -82,7 +83,7 @@ def predict(
         rows.append(row.cells)
         said = list(row.warnings)
         if row.trained_on is not None and not allow_training_slides:
-            failed.append((row.name, f"{row.trained_on}. Leave it out, or pass --allow-training-slides"))
+            trained_on.append((row.name, f"{row.trained_on}. Leave training slides out, or --allow-training-slides"))
             said.remove(row.trained_on)
         cautions += [(row.name, text) for text in said]
     if rows:
@@ -91,8 +92,8 @@ def predict(
         cells = [[row[name] for name in columns] for row in rows]
         rest = "--out FILE.csv writes all of it" if out is None else f"all of it is in {out}"
         terminal.results(columns, cells, title=title, rest=rest)
-    for name, text in cautions:
-        typer.secho(f"caution: {terminal.blamed(name, text)}", err=True, fg=typer.colors.YELLOW)
+    for line in terminal.gathered(cautions):
+        typer.secho(f"caution: {line}", err=True, fg=typer.colors.YELLOW)
     if out is not None and rows:
         typer.echo(f"wrote {files.publish(out, rows_csv(rows))}")
-    terminal.failures(failed)
+    terminal.failed([terminal.blamed(name, reason) for name, reason in failed] + terminal.gathered(trained_on))

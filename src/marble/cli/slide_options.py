@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from marble.cli import terminal
 from marble.cli.settings import from_file, key_values, merged
 
 if TYPE_CHECKING:
     from marble.extract import ExtractSpec
 
-SHOWN_ROWS = 5  # of a table whose rows belong to nothing
 
 Sources = Annotated[list[Path], typer.Argument(help="Slide files, or folders that hold some.")]
 Magnifications = Annotated[str | None, typer.Option(help="Nominal, comma-separated, coarsest first; 10 = 1 um/px.")]
@@ -115,8 +115,7 @@ def pixel_sizes(table: Path | None, slides: Sequence[Path]) -> dict[str, float]:
     sizes = read_mpp_csv(table)
     unused = unused_rows(slides, sizes)
     if unused:
-        more = f" and {len(unused) - SHOWN_ROWS} more" if len(unused) > SHOWN_ROWS else ""
-        named = ", ".join(printable(name) for name in unused[:SHOWN_ROWS]) + more
+        named = terminal.few([printable(name) for name in unused])
         text = f"caution: {table}: no slide here for {len(unused)} of {len(sizes)} rows: {named}"
         typer.secho(text, err=True, fg=typer.colors.YELLOW)
     return sizes

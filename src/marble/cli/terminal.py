@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: elsewhere than on a terminal a long item says where it is this often, and an item that ends sooner says nothing
 QUIET_S = 30.0
+#: of a long list of names so many are said
+SHOWN_NAMES = 5
 
 
 @cache
@@ -107,12 +109,14 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]], *, l
     from rich.table import Table
 
     style: dict[str, Any] = {"box": None, "pad_edge": False} if lean else {"box": box.SIMPLE_HEAD, "pad_edge": False}
-    shown = Table(title=escape(title) or None, title_justify="left", header_style="bold", **style)
+    shown = Table(header_style="bold", **style)
     for index, name in enumerate(header):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         shown.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(escape(_text(cell)) for cell in row))
+    if title:  # on a line of its own, so that a path in it stays whole however narrow the table is
+        console().print(escape(title), style="italic", highlight=False, soft_wrap=True)
     console().print(shown)
 
 
@@ -135,8 +139,8 @@ def results(
         max(len(line) for cell in column for line in _text(cell).split("\n"))
         for column in zip(names, *cells, strict=True)
     ]
-    room, shown = console().width, 0
-    while shown < len(widths) and sum(widths[: shown + 1]) + 2 * shown <= room:
+    room, shown = console().width - 2, 0  # a blank at either edge, three between columns
+    while shown < len(widths) and sum(widths[: shown + 1]) + 3 * shown <= room:
         shown += 1
     shown = max(shown, 2)
     table(title, names[:shown], [row[:shown] for row in cells])
@@ -146,11 +150,32 @@ def results(
 
 def failures(items: Sequence[tuple[str, str]]) -> None:
     """List what failed and why, a line each, then leave with exit code 1; does nothing if nothing failed."""
-    if not items:
-        return
+    failed([blamed(name, reason) for name, reason in items])
+
+
+def failed(lines: Sequence[str]) -> None:
+    """Print these lines as failures, then leave with exit code 1; does nothing without any."""
+    for line in lines:
+        typer.secho(f"failed: {line}", err=True, fg=typer.colors.RED)
+    if lines:
+        raise typer.Exit(1)
+
+
+def gathered(items: Sequence[tuple[str, str]]) -> list[str]:
+    """One line for each reason, in their order, with the slides it is said of: the same words are not said twice."""
+    slides: dict[str, list[str]] = {}
     for name, reason in items:
-        typer.secho(f"failed: {blamed(name, reason)}", err=True, fg=typer.colors.RED)
-    raise typer.Exit(1)
+        slides.setdefault(reason, []).append(name)
+    return [
+        blamed(names[0], reason) if len(names) == 1 else f"{len(names)} slides ({few(names)}): {reason}"
+        for reason, names in slides.items()
+    ]
+
+
+def few(names: Sequence[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    return ", ".join(names[:SHOWN_NAMES]) + more
 
 
 def blamed(name: str, reason: str) -> str:
