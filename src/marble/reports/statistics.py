@@ -138,18 +138,6 @@ def delong_covariance(
     return areas, covariance
 
 
-def delong_interval(positive: NDArray[np.bool_], score: Floats, level: float = LEVEL) -> Interval:
-    """One AUC with DeLong's interval, made on the logit scale so that it stays inside [0, 1]."""
-    areas, covariance = delong_covariance(positive, score[None])
-    area, deviation = float(areas[0]), sqrt(max(0.0, float(covariance[0, 0])))
-    if deviation == 0 or area in (0.0, 1.0):
-        return Interval(area, area, area)
-    logit = np.log(area / (1 - area))
-    half = norm.ppf((1 + level) / 2) * deviation / (area * (1 - area))
-    low, high = (1 / (1 + np.exp(-(logit + side * half))) for side in (-1, 1))
-    return Interval(area, float(low), float(high))
-
-
 def delong_test(
     repeats: Sequence[tuple[NDArray[np.bool_], Floats, Floats]],
     patients: Sequence[Sequence[str]],
