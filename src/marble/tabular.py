@@ -156,7 +156,8 @@ def read_table(path: str | Path, *, keep_index: bool = False, pad_short_rows: bo
         raise table_error(source, 1, "(all)", "the file is empty", "Give a table with a header line and rows")
     columns = tuple(normal(name) for name in header.cells)
     _check_header(columns, header.line, source)
-    rows = tuple(_widen(row, columns, pad_short_rows, source) for row in records)
+    filled = (row for row in records if any(cell.strip() for cell in row.cells))  # Excel saves rows once formatted: ;;;
+    rows = tuple(_widen(row, columns, pad_short_rows, source) for row in filled)
     if not rows:
         what, hint = "the table has a header but no rows", "Add one row per slide"
         raise table_error(source, header.line, columns[0], what, hint)

@@ -330,3 +330,30 @@ def test_a_check_looks_one_folder_down(tmp_path: Path) -> None:
     assert split(table, "--out", tmp_path / "splits", "--folds", "3").exit_code == 0
     several = split(table, "--check", tmp_path / "splits")
     assert "several folders of splits are here: holdout, kfold" in str(several.exception)
+
+
+def as_excel_saves(rows: list[str]) -> bytes:
+    """Semicolons, a byte-order mark, Windows line ends, and two rows that were once formatted."""
+    blank = ";" * rows[0].count(";")
+    return "\r\n".join([*rows, blank, blank, ""]).encode("utf-8-sig")
+
+
+def test_a_german_spreadsheet_is_read_as_it_is_saved(tmp_path: Path) -> None:
+    rows = [f" {n:03d} ; {n:03d}.svs ;{n},5;{('FALSCH', 'WAHR')[n % 2]};31.12.2020" for n in range(1, 13)]
+    table = write(tmp_path / "t.csv", as_excel_saves(["Patient ID;SLIDE;Time;Event;Datum", *rows]))
+    done = split(table, "--out", tmp_path / "splits", "--folds", "3")
+    assert done.exit_code == 0, done.output
+    assert "survival, 12 cases, 12 slides" in done.output
+    assert "events: 6, censored: 6" in done.output
+    placed = {name for part in ("train", "val", "test") for name in parts(tmp_path / "splits")[0][part]}
+    assert placed == {f"{n:03d}" for n in range(1, 13)}
+
+
+def test_what_spreadsheets_write_for_an_error_is_no_class(tmp_path: Path) -> None:
+    rows = [f"{n:03d};{n:03d}.svs;{'ab'[n % 2]}" for n in range(12)]
+    gaps = ["#NV", "#WERT!", "#VALEUR!", "k.A.", "unbekannt"]
+    rows += [f"{n};{n}.svs;{gap}" for n, gap in enumerate(gaps, start=100)]
+    table = write(tmp_path / "t.csv", as_excel_saves(["PATIENT;Slide;Label", *rows]))
+    done = split(table, "--out", tmp_path / "splits", "--folds", "3", "--drop", "missing")
+    assert done.exit_code == 0, done.output
+    assert [line for line in done.output.splitlines() if line.startswith("class ")] == ["class a: 6", "class b: 6"]

@@ -69,7 +69,7 @@ FAULTS = [
     Fault("row too short", LABELS + "p,s,a\nq,t\n", 3, "label", "2 cells, the header 3"),
     Fault("row too long", LABELS + "p,s,a\nq,t,b,c\n", 3, "label (and beyond)", "4 cells"),
     Fault("unquoted comma", LABELS + "p,s,a\nDoe, J,t,b\n", 3, "label (and beyond)", "4 cells"),
-    Fault("row of separators", LABELS + "p,s,a\n,,\n", 3, "slide_id", "id is empty"),
+    Fault("row after a row of separators", LABELS + "p,s,a\n,,\n,t,b\n", 4, "case_id", "id is empty"),
     Fault("row after a blank line", LABELS + "p,s,a\n\nq,t\n", 4, "label", "2 cells"),
     Fault("row after a long cell", LABELS + 'p,s,"a\n"\nq,t\n', 4, "label", "2 cells"),
     # ids

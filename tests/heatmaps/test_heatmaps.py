@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from marble.attribution.tile_map import Placement, TileMap
 from marble.errors import InputError, NonFiniteError
 from marble.heatmaps.colours import DIVERGING, SEQUENTIAL, colour_table, coloured
-from marble.heatmaps.frame import length_text, scale_length
+from marble.heatmaps.frame import length_text, scale_length, telling_apart
 from marble.heatmaps.geojson import tiles_geojson, write_geojson
 from marble.heatmaps.overlay import Words, blank, blend, draw_heatmap, write_png
 from marble.heatmaps.sheet import contact_sheet, pick
@@ -150,3 +150,10 @@ def test_pictures_are_published(tmp_path: Path) -> None:
     path = write_png(tmp_path / "deep" / "a.png", blank((30, 20), 30))
     assert path.read_bytes().startswith(b"\x89PNG")
     assert [file.name for file in path.parent.iterdir()] == ["a.png"]
+
+
+def test_the_ends_of_a_colour_bar_differ_in_words_where_they_differ() -> None:
+    assert telling_apart((0.0171, 0.00857, 0.0)) == ["0.017", "0.0086", "0"]
+    assert telling_apart((0.01678, 0.01640, 0.01602)) == ["0.0168", "0.0164", "0.016"]
+    assert telling_apart((1.0, 1.0, 1.0)) == ["1", "1", "1"]
+    assert telling_apart((1.0 + 1e-12, 1.0 + 5e-13, 1.0)) == ["1", "1", "1"]

@@ -14,8 +14,9 @@ from marble.tabular import Row, Table
 MISSING = frozenset(
     {"", "-", "--", "---", ".", "..", "...", "?", "??", "???", "na", "n/a", "n.a.", "n.a", "nan", "nat", "null", "nil",
      "none", "unknown", "unk", "missing", "blank", "no data", "not available", "not applicable", "not reported",
-     "not known", "not specified", "discrepancy", "completed",
-     "#n/a", "#na", "#value!", "#ref!", "#div/0!", "#name?", "#num!", "#null!"}
+     "not known", "not specified", "discrepancy", "completed", "unbekannt", "k.a.", "k. a.", "keine angabe",
+     "#n/a", "#na", "#value!", "#ref!", "#div/0!", "#name?", "#num!", "#null!",
+     "#nv", "#wert!", "#bezug!", "#zahl!", "#valeur!", "#nombre!", "#nom?", "#nul!"}
 )  # fmt: skip
 EVENT_WORDS = {
     "dead": True, "deceased": True, "1:deceased": True, "event": True, "progressed": True, "recurred": True,

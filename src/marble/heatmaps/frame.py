@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -95,8 +96,18 @@ def _colour_bar(
     whole.paste(Image.fromarray(np.repeat(ramp[:, None], int(1.2 * text), axis=1)), (x, top))
     draw.rectangle((x - 1, top - 1, x + int(1.2 * text), bottom), outline=LINE)
     draw.text((x, y), label, SOFT, font(text))
-    for value, at in ((high, top), ((low + high) / 2, (top + bottom) / 2), (low, bottom)):
-        draw.text((x + int(1.7 * text), at), f"{value:.2g}", INK, font(text), anchor="lm")
+    ends = telling_apart((high, (low + high) / 2, low))
+    for said, at in zip(ends, (top, (top + bottom) / 2, bottom), strict=True):
+        draw.text((x + int(1.7 * text), at), said, INK, font(text), anchor="lm")
+
+
+def telling_apart(values: Sequence[float]) -> list[str]:
+    """The values in two digits, or in as many as it takes to see that they differ (at most six)."""
+    for digits in range(2, 7):
+        texts = [f"{value:.{digits}g}" for value in values]
+        if len(set(texts)) == len(set(values)):
+            break
+    return texts
 
 
 def _scale_bar(draw: ImageDraw.ImageDraw, corner: tuple[int, int], width: int, text: int, um_per_px: float) -> None:
