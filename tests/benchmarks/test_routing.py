@@ -1,26 +1,73 @@
-"""`marble bench routing`, small: every choice at every budget, and the same prediction where nothing is left out."""
+"""`marble bench routing`, small: every choice at every budget, the loss, the time, and AUC by brute force."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from marble.benchmarks import routing
+from marble.benchmarks import routing_curves
 from marble.cli import assemble
 
 
-def test_the_curve_and_the_time(tmp_path: Path) -> None:
+def test_the_curve_and_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marble.models.recipe.SMALL_EPOCHS", (1, 1))
     out = tmp_path / "routing.json"
-    done = CliRunner().invoke(assemble(), ["bench", "routing", "--quick", "--json", str(out)])
+    command = ["bench", "routing", "--quick", "--json", str(out), "--out", str(tmp_path / "kept")]
+    done = CliRunner().invoke(assemble(), command)
     assert done.exit_code == 0, done.output
-    result = json.loads(out.read_text())
-    found = {(row["choice"], row["budget"]) for row in result["rows"]}
-    assert found == {(choice, budget) for choice in ("routed", "random", "oracle") for budget in routing.BUDGETS}
-    whole = {row["auc"] for row in result["rows"] if row["budget"] == 1}
-    assert len(whole) == 1  # nothing is left out, so nobody's choice matters
-    for row in result["rows"]:
-        assert row["share"] <= max(row["budget"], 0.1)  # one branch of a small bag always stays
-    assert result["slide"]["fine_tiles"]["routed"] < result["slide"]["fine_tiles"]["whole"]
-    assert result["slide"]["ratio"] > 0
+    made_up, slides = json.loads(out.read_text())["tables"]
+    for table in (made_up, slides):
+        found = {(point["choice"], point["budget"]) for point in table["points"]}
+        assert found == {(c, b) for c in routing_curves.CHOICES for b in routing_curves.BUDGETS}
+        whole = [point for point in table["points"] if point["budget"] == 1]
+        assert len({point["auc"] for point in whole}) == 1  # nothing is left out, so nobody's choice matters
+        assert all(point["difference"] == 0 for point in whole)
+    for point in made_up["points"]:
+        assert point["share"] <= max(point["budget"], 0.1)  # one branch of a small bag always stays
+    assert slides["time"]["tiles"]["routed"] < slides["time"]["tiles"]["whole"]
+    assert slides["time"]["ratio"] > 0
+    assert "`focal`: 1 seeds" in (tmp_path / "kept" / "routing.md").read_text()
+    first = (tmp_path / "kept" / "routing.svg").read_bytes()
+    runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("run.json")}
+    assert CliRunner().invoke(assemble(), command).exit_code == 0  # goes on with what is there
+    assert (tmp_path / "kept" / "routing.svg").read_bytes() == first
+    assert runs == {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("run.json")}
+
+
+def test_weighted_auc_by_repeating_slides() -> None:
+    rng = np.random.default_rng(0)
+    score, positive = rng.integers(0, 6, 40).astype(float), rng.random(40) < 0.4  # with ties
+    counts = rng.integers(0, 4, (20, 40))
+    found = routing_curves.weighted_auc(score, positive, counts.astype(float))
+    for weights, area in zip(counts, found, strict=True):
+        again = np.repeat(np.arange(40), weights)
+        assert area == pytest.approx(roc_auc_score(positive[again], score[again]))
+    assert np.isnan(routing_curves.weighted_auc(score, positive, np.where(positive, 0.0, 1.0)[None]))[0]
+
+
+def test_the_difference_is_paired() -> None:
+    """Two choices that say the same at every draw differ by nothing, however wide their own intervals are."""
+    rng = np.random.default_rng(1)
+    curves = []
+    for seed in range(3):
+        said = rng.standard_normal(30).tolist()
+        by_budget = {"0.25": said, "1": said}
+        shares = dict.fromkeys(by_budget, 0.25)
+        curves.append(
+            routing_curves.Curve(
+                seed,
+                [bool(i % 2) for i in range(30)],
+                [f"P{i // 2}" for i in range(30)],
+                dict.fromkeys(routing_curves.CHOICES, by_budget),
+                dict.fromkeys(routing_curves.CHOICES, shares),
+            )
+        )
+    for point in routing_curves.points(curves):
+        assert (point["difference"], point["difference_interval"]) == (0, (0, 0))
+        low, high = point["interval"]
+        assert low < point["auc"] < high

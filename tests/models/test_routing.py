@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from marble.bags.augment import canonical, generator, shuffled
+from marble.bags.augment import canonical, generator, keep_branches, shuffled
 from marble.bags.bag import Bag
 from marble.errors import InputError
-from marble.models import build
+from marble.models import build, routing
 from marble.models.inference import infer
 from marble.models.routing import (
+    TEACHERS,
     Router,
     allowance,
     descendants,
@@ -198,3 +199,20 @@ def test_models_that_look_at_nothing_finer_cannot_be_routed() -> None:
         distil(model, [nested_bag(20, 2)], 1)
     with pytest.raises(InputError, match="bags of 1 level have none"):
         Router(32, 1)
+
+
+def test_occlusion_as_a_teacher_is_the_change_of_the_logits_without_the_branch() -> None:
+    recipe = BagRecipe(dim=16, children=4)
+    bag = canonical(make_bag("slide", 1.0, recipe))
+    torch.manual_seed(0)
+    model = build("marble", 16, 2, d_state=4, mixer="set").eval()
+    tiles = torch.tensor([0, 3, 5])
+    whole = infer(model, bag).logits.double()
+    for tile, moved in zip(tiles.tolist(), routing._moved(model, bag, 0, tiles, orders=1).tolist(), strict=True):
+        keep = torch.arange(len(bag.levels[0])) != tile
+        rest = infer(model, keep_branches(bag, keep)).logits.double()
+        margin = (rest[1] - rest[0]) - (whole[1] - whole[0])
+        assert moved == pytest.approx(abs(float(margin)) / 2**0.5)
+        assert moved > 0
+    for teacher in TEACHERS:
+        assert distil(model, [bag], orders=1, teacher=teacher).levels == 2

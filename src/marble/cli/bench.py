@@ -20,9 +20,12 @@ def bench(
     device: Annotated[str, typer.Option(help="For `bench device`: auto, cpu, cuda, cuda:N or mps.")] = "cpu",
     slide: Annotated[Path | None, typer.Option(help="A real slide for `bench extract`.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Bags and labels.csv that `bench learning` and `recipe` compose cohorts of.")
+        Path | None,
+        typer.Option(help="Bags and labels.csv that `bench learning`, `recipe` and `routing` compose cohorts of."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where `bench learning` and `recipe` keep their runs.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where `bench learning`, `recipe` and `routing` keep their runs.")
+    ] = None,
     workers: Workers = None,
     ray: Ray = None,
     worker_cpus: WorkerCpus = 1,
@@ -51,6 +54,8 @@ def bench(
     options: dict[str, object] = {"slide": slide} if what == "extract" else {}
     if what == "device":
         options = {"device": str(where)}
+    if what == "routing":
+        options = {"data": data, "out": out}
     if what in ("learning", "recipe"):
         executor = side_by_side(ray, workers, worker_cpus, worker_gpus)
         options = {"data": data, "out": out, "executor": executor}

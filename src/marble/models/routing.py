@@ -7,15 +7,18 @@ descendants, which is the model's own coarse-branch drop, so training has covere
 the same is done level by level, each step a fair share of the way: after step j of J, budget^(j/J) of the finest tiles
 are left.
 
-The router learns from the full model, without labels: of the attention that the fine tiles of a slide get, the share
-below coarse tile i is a_i; with n_i fine tiles below it and scores s, the shares n_i exp(s_i) / sum are fitted to it by
-cross-entropy. So s is the logarithm of attention per fine tile, which is what a budget in fine tiles should rank by.
+The router learns from the full model, without labels: of what a slide's prediction rests on, the share below coarse
+tile i is a_i; with n_i fine tiles below it and scores s, the shares n_i exp(s_i) / sum are fitted to it by
+cross-entropy. So s is the logarithm of the share per fine tile, which is what a budget in fine tiles should rank by.
+What a prediction rests on is said by a `Teacher`: the attention of the fine tiles (the default, chosen by measurement:
+docs/concepts/routing.md), or how far the logits move when the branch is dropped (occlusion), or the mean of both.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +33,11 @@ from marble.models.orders import best_first
 #: (seen) -> (T,): a score for every tile of the finest level of `seen`, which holds the coarse levels of a bag
 Scorer = Callable[[Bag], Tensor]
 
-#: tiles of a slide and level that a router learns from at most
-TILES = 512
+Teacher = Literal["attention", "occlusion", "both"]
+TEACHERS: tuple[Teacher, ...] = get_args(Teacher)
+
+#: tiles of a slide and level that a router learns from at most; occlusion takes a pass of the model for each
+TILES: dict[Teacher, int] = {"attention": 512, "occlusion": 64, "both": 64}
 HIDDEN = 64
 EPOCHS = 40
 RATE = 2e-3
@@ -156,7 +162,7 @@ def oracle_scorer(model: BagModel, bag: Bag, orders: int) -> Scorer:
 # ---- learning -------------------------------------------------------------------------------------------------------
 
 
-def distil(model: BagModel, bags: Iterable[Bag], orders: int, seed: int = 0) -> Router:
+def distil(model: BagModel, bags: Iterable[Bag], orders: int, seed: int = 0, teacher: Teacher = "attention") -> Router:
     """A router that says, from coarse levels, where the model will look. No label is used.
 
     Args:
@@ -164,11 +170,12 @@ def distil(model: BagModel, bags: Iterable[Bag], orders: int, seed: int = 0) -> 
         bags: of training slides; each is read once.
         orders: of the model's predictions.
         seed: of the heads' first weights and of the order of slides.
+        teacher: what says where the model looks.
     """
     lessons: list[list[tuple[Tensor, Tensor, Tensor]]] = []  # [slide][level]: tokens, share of attention, log count
     for bag in map(canonical, bags):
         attention = _attention(model, bag, orders)
-        lessons.append([_lesson(model, bag, attention, k) for k in range(bag.depth - 1)])
+        lessons.append([_lesson(model, bag, attention, k, orders, teacher) for k in range(bag.depth - 1)])
     if not lessons:
         raise InputError("no slide to learn routing from")
     with torch.random.fork_rng(devices=[]):
@@ -190,18 +197,42 @@ def distil(model: BagModel, bags: Iterable[Bag], orders: int, seed: int = 0) -> 
     return router.eval()
 
 
-def _lesson(model: BagModel, bag: Bag, attention: Tensor, level: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens (n, D), share of the attention below each (n,), log of the finest tiles below each (n,)."""
+def _lesson(
+    model: BagModel, bag: Bag, attention: Tensor, level: int, orders: int, teacher: Teacher
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens (n, D), share of each in what the prediction rests on (n,), log of the finest tiles below each (n,)."""
     seen = bag.with_levels(bag.levels[: level + 1])
     count = descendants(bag, level)
     tiles = (count > 0).nonzero()[:, 0]
-    if len(tiles) > TILES:
-        tiles = tiles[torch.randperm(len(tiles), generator=generator(bag.slide_id, level, "lesson"))[:TILES]]
+    if len(tiles) > TILES[teacher]:
+        tiles = tiles[torch.randperm(len(tiles), generator=generator(bag.slide_id, level, "lesson"))[: TILES[teacher]]]
     with torch.no_grad():
         tokens = model.coarse_tokens(seen)[tiles]
-    mass = _mass(bag, attention, level)[tiles]
-    share = mass / mass.sum() if float(mass.sum()) > 0 else torch.full_like(mass, 1 / len(mass))
-    return tokens.half(), share.float(), count[tiles].float().log()
+    shares = []
+    if teacher != "occlusion":
+        shares.append(_share(_mass(bag, attention, level)[tiles]))
+    if teacher != "attention":
+        shares.append(_share(_moved(model, bag, level, tiles, orders)))
+    return tokens.half(), torch.stack(shares).mean(dim=0).float(), count[tiles].float().log()
+
+
+def _share(mass: Tensor) -> Tensor:
+    return mass / mass.sum() if float(mass.sum()) > 0 else torch.full_like(mass, 1 / len(mass))
+
+
+def _moved(model: BagModel, bag: Bag, level: int, tiles: Tensor, orders: int) -> Tensor:
+    """(n,) how far the logits move when each of `tiles` is dropped with all below it; the last one cannot be."""
+    whole = infer(model, bag, orders).logits.double()
+    moved = torch.zeros(len(tiles), dtype=torch.float64)
+    for place, tile in enumerate(tiles.tolist()):
+        keep = torch.ones(len(bag.levels[level]), dtype=torch.bool)
+        keep[tile] = False
+        if int(descendants(bag, level)[keep].sum()) > 0:
+            change = infer(model, keep_branches(bag, keep, level), orders).logits.double() - whole
+            if len(change) > 1:  # what all classes gain alike changes nothing
+                change = change - change.mean()
+            moved[place] = float(change.norm())
+    return moved
 
 
 def _attention(model: BagModel, bag: Bag, orders: int) -> Tensor:
