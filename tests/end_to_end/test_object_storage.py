@@ -56,7 +56,12 @@ def objects(system: Any, root: str) -> dict[str, str]:
 
 def results(found: dict[str, str]) -> dict[str, str]:
     """What does not tell how long it took."""
-    return {name: digest for name, digest in found.items() if name.rpartition("/")[2] in (*RESULT, "table.csv")}
+    return {name: digest for name, digest in found.items() if name.rpartition("/")[2] in RESULT}
+
+
+def figures(table: bytes) -> list[str]:
+    """The rows of a report's table without the ids of its runs, which hold where their bags are."""
+    return [row.rpartition(",")[0] for row in table.decode().splitlines()]
 
 
 def experiment(slides: Path, store: str, name: str) -> Path:
@@ -149,6 +154,8 @@ def test_on_a_server_that_speaks_s3(slides: Path, tmp_path: Path, s3: Any, monke
     ended = marble("run", there, "--out", "s3://bucket/runs", "--workers", 2)
     assert ended.code == 0, ended.err
     assert results(objects(s3, "bucket/runs")) == results(tree(tmp_path / "runs"))
+    table = "tiny/report/table.csv"
+    assert figures(s3.cat_file(f"bucket/runs/{table}")) == figures((tmp_path / "runs" / table).read_bytes())
 
     monkeypatch.setenv(storage.CACHE, str(tmp_path / "third"))
     ours, flags = tmp_path / "here.csv", ["--allow-training-slides", "--out"]
@@ -190,21 +197,21 @@ extract_many([Path(slide) for slide in slides], spec_of(), store)
 def test_killed_around_every_upload_nothing_half_written_is_read(
     slides: Path, tmp_path: Path, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before and after each of the first uploads, each time on a machine without a cache; then to its end."""
+    """Killed before and after each upload; then, on a machine without a cache, to its end."""
     paths = sorted((slides / "slides").iterdir())[:3]
     assert extract_many(paths, spec_of(), tmp_path / "bags").ok
     expected = tree(tmp_path / "bags")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    url = "s3://bucket/killed"
-    for number, when in [(n, when) for n in (1, 2, 3) for when in ("before", "after")]:
-        words = [sys.executable, "-c", KILLED, str(number), when, url, *map(str, paths)]
+    for number, when in [(n, when) for n in range(1, len(expected) + 1) for when in ("before", "after")]:
+        key = f"bucket/killed-{number}-{when}"
+        words = [sys.executable, "-c", KILLED, str(number), when, f"s3://{key}", *map(str, paths)]
         cache = {storage.CACHE: str(tmp_path / f"cache-{number}-{when}")}
         assert subprocess.run(words, env=environment | cache, check=False).returncode == -signal.SIGKILL
         monkeypatch.setenv(storage.CACHE, str(tmp_path / f"reader-{number}-{when}"))
-        found = objects(s3, "bucket/killed")
+        found = objects(s3, key)
+        assert len(found) == (number - 1 if when == "before" else number)
         assert all(expected[name] == digest for name, digest in found.items())
         records = [name for name in found if name.endswith(".json") and not name.endswith("store.json")]
         assert all(name.replace(".json", ".safetensors") in found for name in records)
-    monkeypatch.setenv(storage.CACHE, str(tmp_path / "last"))
-    assert extract_many(paths, spec_of(), storage.location(url)).ok
-    assert objects(s3, "bucket/killed") == expected
+        assert extract_many(paths, spec_of(), storage.location(f"s3://{key}")).ok
+        assert objects(s3, key) == expected

@@ -10,7 +10,7 @@ import pytest
 from marble.extract import extract_many, plan
 from tests.extract.making import spec_of
 
-SLIDES = ("CMU-1-Small-Region.svs", "lung-squamous-cell-carcinoma__HE1.tiff")
+SLIDES = ("CMU-1-Small-Region.svs", "atlas_lungSCC_HE3_20x.tiff")
 
 
 @pytest.mark.slow
