@@ -6,7 +6,7 @@ import importlib
 import json
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -242,6 +242,7 @@ OF_A_TASK = {
 @pytest.mark.parametrize("name", TASKS)
 def test_every_field_of_every_task_is_a_key_of_an_experiment(tmp_path: Path, name: str) -> None:
     kind = task_class(name)
+    assert is_dataclass(kind)
     unset = {field.name for field in fields(kind)} - {"classes", "mean", "sd"}
     defaults = {field.name: field.default for field in fields(kind)}
     cohort = {"classification": "cross-scale", "survival": "survival", "regression": "quantity"}[name]

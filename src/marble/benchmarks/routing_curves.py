@@ -133,7 +133,8 @@ def weighted_auc(score: Floats, positive: npt.NDArray[np.bool_], weights: Floats
     of_positive, of_negative = weights[:, positive], weights[:, ~positive]
     total = of_positive.sum(axis=1) * of_negative.sum(axis=1)
     won = ((of_positive @ wins) * of_negative).sum(axis=1)
-    return np.divide(won, total, out=np.full(len(weights), np.nan), where=total > 0)
+    area: Floats = np.divide(won, total, out=np.full(len(weights), np.nan), where=total > 0)
+    return area
 
 
 def _draws(one: Curve, rng: np.random.Generator) -> Floats:
