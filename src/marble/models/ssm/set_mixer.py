@@ -111,7 +111,7 @@ class SetMixer(nn.Module):
             normal = gated * inverse * self.norm.weight
             return finish(normal, i) if numbered else finish(normal)
 
-        return [again(read, i) for i in range(rows.count)]
+        return [rows.again(read, i) for i in range(rows.count)]
 
     def _state(self, rows: Rows) -> tuple[Tensor, list[Tensor]]:
         """The state as (N, H*P), and every segment's x where they are worth keeping."""
@@ -127,9 +127,9 @@ class SetMixer(nn.Module):
             weighted = x.view(len(x), self.shape.heads, -1) * shares[i][:, :, None]  # (L, H, P)
             return B.t() @ weighted.flatten(1)
 
-        state = again(write, 0)
+        state = rows.again(write, 0)
         for i in range(1, rows.count):
-            state = state + again(write, i)
+            state = state + rows.again(write, i)
         return state, kept
 
 
@@ -175,14 +175,13 @@ class Rows:
             rows = rows + self.shared[column].index_select(0, self.index[i])
         return rows
 
+    def again(self, fn: Callable[[int], Any], i: int) -> Any:
+        """fn(i), of which a graph of several segments keeps nothing: the backward pass calls it again."""
+        if self.count == 1 or not torch.is_grad_enabled():  # one segment has the memory of one either way
+            return fn(i)
+        return checkpoint(fn, i, use_reentrant=False, preserve_rng_state=False)
+
     @staticmethod
     def cut(per_token: Tensor) -> tuple[Tensor, ...]:
         """A tensor with one row per token, in segments."""
         return torch.split(per_token, ssd_stream.SEGMENT)
-
-
-def again(fn: Callable[[int], Any], i: int) -> Any:
-    """fn(i), of which a graph keeps nothing: the backward pass calls it again."""
-    if not torch.is_grad_enabled():
-        return fn(i)
-    return checkpoint(fn, i, use_reentrant=False, preserve_rng_state=False)
