@@ -47,8 +47,14 @@ demo: setup ## made-up slides -> bags -> runs -> report, then print where it is
 test: setup ## the tests (about 10 minutes on two cores)
 	$(BIN)/python -m pytest -n $(JOBS)
 
-random-test: setup ## the tests in three random orders
-	for seed in 1 2 3; do $(BIN)/python -m pytest -n $(JOBS) -o addopts="$(RANDOM_ORDER)" --randomly-seed=$$seed || exit 1; done
+# RUNS=3 takes the third alone. The last one runs beside a job for each core.
+RUNS ?= 1 2 3 4 5
+random-test: setup ## the tests five times, over orders and hash seeds, once on a busy machine
+	@for run in $(RUNS); do \
+	  busy=; [ $$run = 5 ] && for core in $$(seq $$(nproc)); do $(BIN)/python -c 'while True: pass' & busy="$$busy $$!"; done; \
+	  echo "run $$run"; PYTHONHASHSEED=$$run $(BIN)/python -m pytest -n $(JOBS) -o addopts="$(RANDOM_ORDER)" --randomly-seed=$$run; \
+	  ended=$$?; [ -z "$$busy" ] || kill $$busy; [ $$ended = 0 ] || exit 1; \
+	done
 
 coverage: setup ## the tests, and which lines they reach
 	$(BIN)/coverage erase
