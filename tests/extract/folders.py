@@ -38,6 +38,8 @@ def drawn_folder(folder: Path, good: Sequence[Path], blank: Path, rng: random.Ra
         name = f"{rng.choice('azAZ09')}{number}-{rng.choice(NAMES)}"[:200]
         if rng.random() < 0.3:
             name = f"{rng.choice(NAMES)}{number}"[-200:]
+        elif "\\" in name:  # what follows it is the id, as of a Windows path: without a number they would be twins
+            name += str(number)
         items += _MAKE[kind](folder, name, rng.choice(list(good)) if kind != "blank" else blank, rng)
     return items
 

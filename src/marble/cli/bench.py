@@ -10,7 +10,7 @@ import typer
 from marble.cli import paths
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, side_by_side
 
-BENCHES = ("model", "mixers", "routing", "zoo", "train", "extract", "learning", "recipe", "device")
+BENCHES = ("model", "mixers", "routing", "zoo", "train", "extract", "learning", "recipe", "device", "cluster")
 
 
 def bench(
