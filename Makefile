@@ -9,12 +9,14 @@ JOBS   ?= 2
 # pip does not compile what it installs here (seconds saved on a machine that runs one command), so the first process
 # that imports a module keeps its byte code. Where the environment forbids that, every start would cost seconds more.
 export PYTHONDONTWRITEBYTECODE :=
+# One place for what is measured, wherever a test's program runs.
+export COVERAGE_FILE := $(CURDIR)/.coverage
 OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 
 # The usual options but for the fixed order.
 RANDOM_ORDER := -q --strict-markers --strict-config -p no:cacheprovider -m 'not slow and not reliability and not browser'
 
-.PHONY: help setup demo test random-test coverage house tutorials check bench docs browser-test reliability slow-test sanitize clean
+.PHONY: help setup demo test random-test house tutorials check bench docs browser-test reliability slow-test sanitize clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -44,8 +46,17 @@ $(OPENSEADRAGON): web/package-lock.json
 demo: setup ## made-up slides -> bags -> runs -> report, then print where it is
 	$(BIN)/marble demo --out $(DEMO)
 
-test: setup ## the tests (about 10 minutes on two cores)
-	$(BIN)/python -m pytest -n $(JOBS)
+test: setup ## the tests (about 10 minutes on two cores; COVERAGE=1: also which lines they reach)
+ifdef COVERAGE
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(JOBS) $(TESTS)
+	$(BIN)/coverage combine --quiet
+	@echo "The ten files of which the tests reach least, and the share of all lines that they reach, in percent:"
+	@$(BIN)/coverage report --sort=cover --fail-under=0 | sed -n 1,12p
+	@$(BIN)/coverage report --format=total
+else
+	$(BIN)/python -m pytest -n $(JOBS) $(TESTS)
+endif
 
 # RUNS=3 takes the third alone. The last one runs beside a job for each core.
 RUNS ?= 1 2 3 4 5
@@ -55,12 +66,6 @@ random-test: setup ## the tests five times, over orders and hash seeds, once on 
 	  echo "run $$run"; PYTHONHASHSEED=$$run $(BIN)/python -m pytest -n $(JOBS) -o addopts="$(RANDOM_ORDER)" --randomly-seed=$$run; \
 	  ended=$$?; [ -z "$$busy" ] || kill $$busy; [ $$ended = 0 ] || exit 1; \
 	done
-
-coverage: setup ## the tests, and which lines they reach
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -n $(JOBS)
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report
 
 house: setup ## write the tree of docs/reference/house.md anew
 	$(BIN)/python -m tests.docs.house
