@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from pathlib import PurePath
+from typing import Literal
 
 #: What a slide or feature file may end with. Nothing else is taken off: TCGA slide names contain dots.
 SLIDE_EXTENSIONS = (
@@ -18,6 +19,9 @@ SLIDE_EXTENSIONS = (
 )  # fmt: skip
 FEATURE_EXTENSIONS = (".h5", ".hdf5", ".npy", ".pt", ".pth", ".safetensors", ".zarr")
 EXTENSIONS = SLIDE_EXTENSIONS + FEATURE_EXTENSIONS  # of two that fit, the longer stands first
+
+#: what the id of a slide is made of: its file's stem, or its path
+IdFrom = Literal["stem", "path"]
 
 _TCGA = re.compile(r"TCGA-([A-Z0-9]{2})-[A-Z0-9]{4}(?![A-Z0-9])", re.IGNORECASE)
 _PATIENT_LENGTH = len("TCGA-AA-1234")

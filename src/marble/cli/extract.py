@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,8 @@ from marble.cli import paths, terminal
 from marble.cli import slide_options as slides
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.errors import InputError
+from marble.identifiers import IdFrom, printable
 from marble.storage import PLACE, location, named
-
-IdFrom = Literal["stem", "path"]
 
 
 def extract(
@@ -33,7 +32,7 @@ def extract(
     encoder: slides.EncoderName = None,
     spec: slides.SpecFile = None,
     pairs: slides.Set = None,
-    weights: Annotated[list[str] | None, typer.Option(help="ENCODER=FILE: local weights (safetensors).")] = None,
+    weights: slides.Weights = None,
     allow_download: Annotated[bool, typer.Option(help="Fetch weights that are not here.")] = False,
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda, cuda:N or mps; several with commas: cuda:0,cuda:1.")
@@ -96,7 +95,6 @@ def extract(
         load_encoders,
         slides_in,
     )
-    from marble.identifiers import printable
 
     places = ",".join(str(one) for one in devices.choose_several(device))
     chosen = slides.extract_spec(wanted, spec)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from marble.cli import paths
-from marble.cli.slide_options import Device, RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
+from marble.cli.run_options import Device, FinishedRun
+from marble.cli.slide_options import RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
 
 if TYPE_CHECKING:
     from marble.bags.bag import Bag
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def heatmap(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of one finished run.")],
+    run_folder: FinishedRun,
     slide: Annotated[Path, typer.Argument(help="Slide file; or the id of a slide whose bag is in --store.")],
     out: Annotated[Path, typer.Option(help="Folder for pictures and GeoJSON.")] = Path("heatmaps"),
     store: Annotated[Path | None, typer.Option(help="Take the bag from this store instead of extracting it.")] = None,

@@ -9,7 +9,8 @@ import typer
 
 from marble.cli import paths, terminal
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
-from marble.cli.slide_options import Device, RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
+from marble.cli.run_options import Device
+from marble.cli.slide_options import RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
 from marble.errors import InputError
 from marble.storage import location, pull
 

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths, terminal
+from marble.cli.run_options import FinishedRun
 from marble.errors import InputError
 
 
 def route(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of one finished run.")],
+    run_folder: FinishedRun,
     bags: Annotated[Path, typer.Option(metavar="STORE", help="The bags it was trained on.")],
     tolerance: Annotated[float, typer.Option(help="How much AUC, C-index or R2 on validation may be lost.")] = 0.01,
     budgets: Annotated[str | None, typer.Option(help="Shares of fine tiles to try, comma-separated.")] = None,

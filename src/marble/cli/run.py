@@ -10,6 +10,7 @@ import typer
 from marble.cli import paths, terminal
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, side_by_side
 from marble.cli.report import write_and_show
+from marble.cli.run_options import Device
 from marble.storage import PLACE, location, pull
 
 
@@ -20,7 +21,7 @@ def run(
     ),
     workers: Workers = None,
     threads: Annotated[int, typer.Option(help="BLAS threads of each worker; part of the result.", min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    device: Device = "auto",
     allow_drift: Annotated[bool, typer.Option(help="Resume runs that another version started; stamped.")] = False,
     ray: Ray = None,
     worker_cpus: WorkerCpus = 1,

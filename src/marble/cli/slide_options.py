@@ -40,7 +40,6 @@ Outlines = Annotated[Path | None, typer.Option(help="Folder of SLIDE.geojson tis
 
 # of the verbs that prepare a slide for a run
 Weights = Annotated[list[str] | None, typer.Option(help="ENCODER=FILE: local weights (safetensors).")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
 SlideMpp = Annotated[float | None, typer.Option("--mpp", help="um per pixel of the slide, in place of the file's.")]
 SlideOutlines = Annotated[
     Path | None, typer.Option("--outlines", help="Tissue outlines: a GeoJSON file, or a folder of SLIDE.geojson.")

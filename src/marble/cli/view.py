@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths
+from marble.cli.run_options import Device
 
 
 def view(
@@ -19,7 +20,7 @@ def view(
     token: Annotated[
         str | None, typer.Option(envvar="MARBLE_VIEW_TOKEN", help="Ask every request for this secret.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    device: Device = "auto",
     notes: Annotated[bool, typer.Option("--notes", help="Let notes on slides be written, into notes.json.")] = False,
 ) -> None:
     """Look at slides, attention and results in the browser; nothing leaves this machine."""

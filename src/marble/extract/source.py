@@ -10,13 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from marble import files
 from marble.errors import InputError, IntegrityError, TableError
-from marble.identifiers import SLIDE_EXTENSIONS, slide_id_of
+from marble.identifiers import SLIDE_EXTENSIONS, IdFrom, slide_id_of
 
-IdFrom = Literal["stem", "path"]
 PICTURE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png"})
 #: searched for in folders; pictures are not, since many a scanner leaves some of the label beside its slides
 SLIDE_SUFFIXES = frozenset(SLIDE_EXTENSIONS) - PICTURE_SUFFIXES

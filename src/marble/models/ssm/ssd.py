@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,17 @@ BACKENDS = ("reference", "torch", "native", "batched", "mamba_ssm")
 SEGMENTED = tuple(SCANS)
 
 
+class BlockSizes(TypedDict, total=False):
+    """The sizes of a block that need not be told; `block_shape` has their defaults."""
+
+    d_state: int  # size of each head's state
+    d_conv: int  # width of the causal convolution
+    expand: int  # inner width over `d_model`
+    headdim: int  # width of a head
+    ngroups: int  # groups of heads that share their read and write directions; the norm is taken group by group
+    eps: float  # of the norm
+
+
 class GroupedNorm(nn.Module):
     """Holds the scale of the gated RMS norm; the paths apply it."""
 
@@ -42,32 +54,17 @@ class Mamba2(nn.Module):
 
     Args:
         d_model: width of the tokens.
-        d_state: size of each head's state.
-        d_conv: width of the causal convolution.
-        expand: inner width over `d_model`.
-        headdim: width of a head.
-        ngroups: groups of heads that share their read and write directions; the norm is taken group by group.
-        eps: of the norm.
         backend: "auto" or one of `BACKENDS`.
+        sizes: see `BlockSizes`.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        d_state: int = 128,
-        d_conv: int = 4,
-        expand: int = 2,
-        headdim: int = 64,
-        ngroups: int = 1,
-        eps: float = 1e-5,
-        backend: str = "auto",
-    ) -> None:
+    def __init__(self, d_model: int, backend: str = "auto", **sizes: Unpack[BlockSizes]) -> None:
         super().__init__()
         _check_backend(backend, "backend")
         self.backend = backend
-        self.shape = shape = block_shape(d_model, d_state, d_conv, expand, headdim, ngroups, eps)
+        self.shape = shape = block_shape(d_model, **sizes)
         self.in_proj = nn.Linear(d_model, shape.projected, bias=False)
-        self.conv1d = nn.Conv1d(shape.convolved, shape.convolved, d_conv, groups=shape.convolved)
+        self.conv1d = nn.Conv1d(shape.convolved, shape.convolved, shape.conv, groups=shape.convolved)
         dt = torch.exp(torch.empty(shape.heads).uniform_(math.log(1e-3), math.log(1e-1)))
         self.dt_bias = nn.Parameter(dt + torch.log(-torch.expm1(-dt)))  # softplus(dt_bias) = dt
         self.A_log = nn.Parameter(torch.empty(shape.heads).uniform_(1, 16).log())

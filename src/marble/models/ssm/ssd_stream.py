@@ -8,7 +8,7 @@ start and, while they are small enough, the projected rows.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -149,6 +149,21 @@ SCANS: dict[str, tuple[type[SegmentScan], type[SegmentGradient]]] = {
 }
 
 
+def gated_segments(
+    source: InputProjection, scan: SegmentScan, path: str, starts: list[Tensor] | None
+) -> Iterator[tuple[int, int, Tensor]]:
+    """The forward pass: (start, stop, gated tokens) of one segment after the other.
+
+    With `starts`, there will be a way back: the state at every segment's start is put there, and rows may be kept.
+    """
+    if starts is not None and keeps_rows(len(source.tokens), source.weight):
+        source.kept = source.empty_rows()
+    for start, stop in segments(len(source.tokens), path):
+        if starts is not None:
+            starts.append(scan.state.clone())
+        yield start, stop, scan.forward(source.project(start, stop), overwrite=starts is None)
+
+
 def wide_backward(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
     """A way back that autocast leaves alone, wherever it is called from."""
 
@@ -177,17 +192,11 @@ class _Block(torch.autograd.Function):
         out_weight: Tensor,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        T = len(tokens)
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None, low)
-        if graph and keeps_rows(T, in_weight):
-            source.kept = source.empty_rows()
         scan = SCANS[path][0](SsdWeights(*weights), shape)
-        starts = []
-        out = in_weight.new_empty(T, len(out_weight))
-        for start, stop in segments(T, path):
-            if graph:
-                starts.append(scan.state.clone())
-            gated = scan.forward(source.project(start, stop), overwrite=not graph)
+        starts: list[Tensor] = []
+        out = in_weight.new_empty(len(tokens), len(out_weight))
+        for start, stop, gated in gated_segments(source, scan, path, starts if graph else None):
             normal = gated.mul_(_inverse_rms(gated, shape)).mul_(weights[-1])
             product_into(out[start:stop], normal, out_weight.t(), low)
         ctx.shape, ctx.path, ctx.low = shape, path, low

@@ -25,7 +25,7 @@ from marble.models.ssm.ssd_stream import (
     InputGradient,
     InputProjection,
     fast_block,
-    keeps_rows,
+    gated_segments,
     low_precision,
     segments,
     wide_backward,
@@ -115,20 +115,15 @@ class _PooledBlock(torch.autograd.Function):
         extra_scores: Tensor | None,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        T, norm_weight = len(tokens), weights[-1]
+        norm_weight = weights[-1]
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None, low)
-        if graph and keeps_rows(T, in_weight):
-            source.kept = source.empty_rows()
         scan = SCANS[path][0](SsdWeights(*weights), shape)
-        starts = []
-        scores = in_weight.new_empty(T)
+        starts: list[Tensor] = []
+        scores = in_weight.new_empty(len(tokens))
         top = in_weight.new_full((), float("-inf"))  # running maximum of the scores
         total = in_weight.new_zeros(())  # running sum of exp(score - top)
         unscaled = in_weight.new_zeros(shape.inner)  # running sum of exp(score - top) * gated / rms
-        for start, stop in segments(T, path):
-            if graph:
-                starts.append(scan.state.clone())
-            gated = scan.forward(source.project(start, stop), overwrite=not graph)
+        for start, stop, gated in gated_segments(source, scan, path, starts if graph else None):
             inverse = _inverse_rms(gated, shape)  # (L,)
             part = torch.mv(gated, direction * norm_weight).mul_(inverse)
             if extra_scores is not None:
