@@ -47,7 +47,7 @@ def run(json_path: str | Path | None = None, quick: bool = False) -> dict[str, A
             for count in (few, many)  # all ways with few slides before any with many: the machine drifts over both
             for way, executor in WAYS.items()
         }
-    rows = []
+    rows: list[dict[str, Any]] = []
     for way, executor in WAYS.items():
         slide_s = (seconds[way, many] - seconds[way, few]) / (many - few)
         rows.append(
