@@ -58,7 +58,7 @@ class Mamba2(nn.Module):
         sizes: see `BlockSizes`.
     """
 
-    def __init__(self, d_model: int, backend: str = "auto", **sizes: Unpack[BlockSizes]) -> None:
+    def __init__(self, d_model: int, *, backend: str = "auto", **sizes: Unpack[BlockSizes]) -> None:
         super().__init__()
         _check_backend(backend, "backend")
         self.backend = backend
