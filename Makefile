@@ -93,13 +93,16 @@ reliability: setup ## every gate with all its cases, into docs/reliability.md (S
 slow-test: setup ## what takes minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
 
-# In a copy of the sources: kernels that are in use are never replaced by slow ones.
+# In a copy of the sources: kernels that are in use are never replaced by slow ones. The sanitizer's library takes over
+# what throws, so the one that throws is loaded with it; what it finds goes to the terminal, past pytest.
+SANITIZED := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 sanitize: setup ## the kernels' tests with the address and undefined-behaviour sanitizers
 	rm -rf build/sanitize && mkdir -p build/sanitize && cp -r src build/sanitize/
 	PYTHONPATH=$(CURDIR)/build/sanitize/src \
-	  CXXFLAGS="-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" $(BIN)/python -m marble.native.build
-	@PYTHONPATH=$(CURDIR)/build/sanitize/src LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	  $(BIN)/python -m pytest -n 0 --timeout 3600 -m 'not slow' tests/models/ssm tests/ground/test_native.py
+	  CXXFLAGS="$(SANITIZED)" $(BIN)/python -m marble.native.build
+	@for library in libasan libstdc++; do preload="$$preload $$($${CXX:-c++} -print-file-name=$$library.so)"; done; \
+	  PYTHONPATH=$(CURDIR)/build/sanitize/src CXXFLAGS="$(SANITIZED)" LD_PRELOAD="$$preload" ASAN_OPTIONS=detect_leaks=0 \
+	  $(BIN)/python -m pytest -n 0 --timeout 3600 --capture sys -m 'not slow' tests/models/ssm tests/ground/test_native.py
 
 browser-test: setup ## the viewer in a real browser
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y chromium; } \

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import os
 import pytest
 import torch
 from torch import Tensor
@@ -89,7 +90,7 @@ def test_kernels_of_one_thread_give_the_same_bits(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(build, "LIBRARY", tmp_path / "kernels.so")
     monkeypatch.setattr(library, "LIBRARY", tmp_path / "kernels.so")
     monkeypatch.setattr(build, "OPENMP", ((),))
-    monkeypatch.setenv("CXXFLAGS", "-Wno-unknown-pragmas")
+    monkeypatch.setenv("CXXFLAGS", f"{os.environ.get('CXXFLAGS', '')} -Wno-unknown-pragmas")
     assert build.build() is None
     library._library.cache_clear()
     assert torch.equal(native_scan(*inputs), with_threads)
