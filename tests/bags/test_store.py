@@ -15,7 +15,7 @@ from safetensors.torch import save
 from marble.bags import Bag, BagStore, EncoderIdentity, Provenance
 from marble.bags import store as store_module
 from marble.bags.record import file_stem
-from marble.errors import BagError, IntegrityError, MarbleError
+from marble.errors import BagError, InputError, IntegrityError, MarbleError
 from tests.bags.making import random_bag
 
 
@@ -47,6 +47,16 @@ def test_round_trip(tmp_path: Path, dtype: torch.dtype, ratios: tuple[int, ...])
     assert "other" not in store
     assert record.levels[0].tokens == 5
     assert record.details == {"missing_tiles": 0}
+
+
+def test_of_several_stores_none_that_does_not_fit_is_recommended(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        BagStore(tmp_path / name).save(random_bag())
+    with pytest.raises(InputError, match=rf"several stores are here: a, b. Give one of them, for example {tmp_path}/a"):
+        BagStore.find(tmp_path)
+    other = Provenance(encoders=(EncoderIdentity(name="another", dim=8, input_px=256),))
+    with pytest.raises(InputError, match=r"holds bags like the training bags: a, b. Give the slides themselves, or"):
+        BagStore.find(tmp_path, like=other)
 
 
 def test_equal_bags_give_equal_bytes(tmp_path: Path) -> None:

@@ -62,3 +62,17 @@ def test_shares_have_one_unit_and_sizes_the_unit_that_fits(tmp_path: Path) -> No
     said = marble(*words("plan", slide, tmp_path / "out")).output
     assert "KiB; time" in said
     assert "0.00 GiB" not in said
+
+
+@pytest.mark.parametrize("verb", ["tile", "plan", "extract"])
+def test_what_is_called_like_a_slide_and_is_none_is_said_in_the_same_words(verb: str, tmp_path: Path) -> None:
+    folder = tmp_path / "slides"
+    write_slide(folder / "whole.tiff", (512, 384), mpp=0.5, pieces=1)
+    (folder / "link.svs").symlink_to("nowhere.svs")
+    (folder / "folder.svs").mkdir()
+    ended = marble(*words(verb, folder, tmp_path / "out"))
+    lines = [line for line in ended.output.splitlines() if line.startswith(("failed: ", "will not give a bag: "))]
+    assert [line.partition(": ")[2] for line in lines] == [
+        f"{folder}/folder.svs: a folder, not a slide. Give the slide's own file",
+        f"{folder}/link.svs: a link to a file that is not there. Copy the slide itself",
+    ]

@@ -67,8 +67,11 @@ class BagStore:
             what = "no bags here" if folder.is_dir() else "no such folder"
             raise InputError(what, where=root, hint="Make bags with `marble extract` or `marble import`")
         names = ", ".join(path.name for path in fitting or candidates)
-        what = f"several stores are here: {names}" if fitting else f"none of the stores here fits: {names}"
-        raise InputError(what, where=root, hint=f"Give one of them, for example {(fitting or candidates)[0]}")
+        if fitting:
+            hint = f"Give one of them, for example {fitting[0]}"
+            raise InputError(f"several stores are here: {names}", where=root, hint=hint)
+        hint = "Give the slides themselves, or extract them with the settings of the training bags"
+        raise InputError(f"none of the stores here holds bags like the training bags: {names}", where=root, hint=hint)
 
     def save(self, bag: Bag, details: Mapping[str, Any] | None = None, stage: str = "extract") -> BagRecord:
         """Publish the bag, then its record. Refuses a bag made in another way than those already here."""

@@ -36,19 +36,29 @@ def run(
     from marble import devices
     from marble.cli.live import follow
     from marble.compute import locks
+    from marble.errors import MarbleError
     from marble.experiment import Experiment
+    from marble.reports.tables import accounted
     from marble.training.protocol import run_all
 
     where = devices.choose(device)
     loaded = Experiment.load(experiment)
     with locks.hold(out / loaded.name / f".run{locks.SUFFIX}", f"experiment '{loaded.name}'"):
-        planned = loaded.plan(out, threads=threads, allow_drift=allow_drift, device=str(where))
+        stock = loaded.stock(out)
+        planned = loaded.plan(out, threads=threads, allow_drift=allow_drift, device=str(where), stock=stock)
         typer.echo(f"training on {devices.describe(where)}")
         typer.echo(loaded.cohort(out).summary())
+        if stock.counts["excluded"]:
+            typer.echo(accounted(stock.counts))
         executor = side_by_side(ray, workers, worker_cpus, worker_gpus, threads)
         with follow(loaded.name, planned, workers or 1, terminal.console()) as tell:
             outcomes = run_all(planned, executor, tell)
         pull(out / loaded.name, again=True)  # what other machines have put there
         if any(outcome.ok for outcome in outcomes):
             write_and_show(out / loaded.name, out / loaded.name / "report")
-    terminal.failures([(o.planned.folder, str(o.reason)) for o in outcomes if not o.ok])
+    left_out = []
+    for slide, error in stock.damaged.items():
+        hint = error.hint or "Extract or copy the slide again"
+        said = MarbleError(f"{error.what}, so the slide was left out", where=error.where, hint=hint)
+        left_out.append((slide, str(said)))
+    terminal.failures([*left_out, *((o.planned.folder, str(o.reason)) for o in outcomes if not o.ok)])

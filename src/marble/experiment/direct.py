@@ -15,8 +15,9 @@ from marble.bags.store import BagStore
 from marble.cohorts.cohort import Case, Cohort
 from marble.cohorts.splits import Split, with_validation
 from marble.errors import InputError
-from marble.experiment.experiment import Experiment, Stock
+from marble.experiment.experiment import Experiment
 from marble.experiment.spec import ExperimentSpec, TrainSpec
+from marble.experiment.stock import Stock
 from marble.identifiers import normal
 from marble.models import model_options
 from marble.specs import unknown_choice

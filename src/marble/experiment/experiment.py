@@ -19,6 +19,7 @@ from marble.cohorts.splits import PARTS, Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
 from marble.errors import RunError, SpecError
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
+from marble.experiment.stock import Stock
 from marble.experiment.stores import find_store
 from marble.models import COMMON, SMALL_BELOW, Recipe, model_class, model_options, small
 from marble.models.zoo.probe import ClosedForm
@@ -100,14 +101,24 @@ class Experiment:
             )
         )
 
+    def stock(self, out: str | Path, cohort: Cohort | None = None) -> Stock:
+        """The cohort's bags, each of them read once; one that is damaged is left out and named."""
+        out = Path(out)
+        return Stock.checked(cohort or self.cohort(out), self.store(out), out / self.name)
+
     def plan(
-        self, out: str | Path, threads: int = 1, allow_drift: bool = False, device: str = "cpu"
+        self,
+        out: str | Path,
+        threads: int = 1,
+        allow_drift: bool = False,
+        device: str = "cpu",
+        stock: Stock | None = None,
     ) -> list[PlannedRun]:
         """Every run of the experiment, model by model within each split, with the held-out patients' files."""
         require(self.spec.track)
         out = Path(out)
-        cohort, store = self.cohort(out), self.store(out)
-        stock = Stock.of(cohort, store)
+        cohort = self.cohort(out)
+        stock = stock or self.stock(out, cohort)
         splits = self.splits(cohort)
         runs = [self.plan_split(cohort, stock, split, out, threads, allow_drift, device=device) for split in splits]
         return list(itertools.chain.from_iterable(runs))
@@ -127,7 +138,8 @@ class Experiment:
         parts = {part: _cases(cohort, set(getattr(split, part)), stock.slides) for part in PARTS}
         for part in required:
             if not parts[part]:
-                raise RunError(f"no {part} patient has a bag", where=f"{self.name}, repeat {split.repeat}")
+                hint = f"Look at the store with `marble verify {stock.store.root}`" if stock.damaged else None
+                raise RunError(f"no {part} patient has a bag", where=f"{self.name}, repeat {split.repeat}", hint=hint)
         test = files.publish_json(
             out / self.name / "held-out" / f"{split.repeat}.json",
             HeldOut(cases=tuple(parts["test"])).model_dump(mode="json"),
@@ -269,37 +281,6 @@ def _cases(cohort: Cohort, patients: set[str], have: set[str]) -> list[CaseSpec]
         if unit.case_id in patients and slides:
             cases.append(CaseSpec(case_id=unit.case_id, slides=slides, target=TargetSpec.of(unit.target)))
     return cases
-
-
-@dataclass(frozen=True)
-class Stock:
-    """The bags there are, and the account of the cohort's slides: in = used + excluded by reason."""
-
-    store: BagStore
-    slides: set[str]
-    counts: dict[str, Any]
-
-    @staticmethod
-    def of(cohort: Cohort, store: BagStore) -> Stock:
-        slides = set(store.slide_ids())
-        return Stock(store, slides, _account(cohort, store, slides))
-
-
-def _account(cohort: Cohort, store: BagStore, have: set[str]) -> dict[str, Any]:
-    """Slides in = used + excluded by reason; patients without a slide are counted, but not as slides."""
-    noted = {record.slide_id: record for record in store.records() if record.status != "ok"}
-    reasons: Counter[str] = Counter()
-    for item in cohort.excluded:
-        reasons[item.reason] += item.slides
-    for slide in cohort.slides():
-        if slide not in have:
-            record = noted.get(slide)
-            reasons["no bag in the store" if record is None else f"{record.status}: {record.reason}"] += 1
-    used = sum(slide in have for slide in cohort.slides())
-    slides = {reason: count for reason, count in sorted(reasons.items()) if count}
-    patients = sum(item.slides == 0 for item in cohort.excluded)
-    counts: dict[str, Any] = {"in": used + sum(slides.values()), "used": used, "excluded": slides}
-    return counts | ({"patients_without_slides": patients} if patients else {})
 
 
 def _bags_hash(store: BagStore, parts: dict[str, list[CaseSpec]]) -> str:

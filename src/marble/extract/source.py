@@ -15,6 +15,7 @@ from typing import Any
 from marble import files
 from marble.errors import InputError, IntegrityError, TableError
 from marble.identifiers import SLIDE_EXTENSIONS, IdFrom, slide_id_of
+from marble.slides.slide import require_file
 
 PICTURE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png"})
 #: searched for in folders; pictures are not, since many a scanner leaves some of the label beside its slides
@@ -161,7 +162,7 @@ class Source:
     def of(cls, path: Path, facts: SlideFacts) -> Source:
         """Look at the file; refuse it if its hash is not the expected one."""
         try:
-            _require_file(path)
+            require_file(path)
             stat = path.stat()
             sample = _sample(path, stat.st_size)
             digest = files.sha256_file(path) if facts.hash_source or facts.expect_sha256 else None
@@ -262,18 +263,6 @@ def _inside(folder: Path) -> list[Path]:
         if series is not None:
             seen.add((path.parent, series))
     return kept
-
-
-def _require_file(path: Path) -> None:
-    """A file that ends when it is read to its end: no folder, pipe or device."""
-    if not os.path.lexists(path):
-        raise InputError("cannot be read: no such file", where=path)
-    if path.is_file():
-        return
-    if path.is_symlink() and not path.exists():
-        raise InputError("a link to a file that is not there", where=path, hint="Copy the slide itself")
-    what = "a folder, not a slide" if path.is_dir() else "not a regular file"
-    raise InputError(what, where=path, hint="Give the slide's own file")
 
 
 def _sample(path: Path, size: int) -> str:

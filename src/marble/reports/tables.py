@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from marble.reports.collect import ModelResults, Repeat
@@ -113,11 +113,10 @@ def caption(comparison: Comparison) -> str:
     sizes = sorted({len(repeat.test.patients) for repeat in repeats})
     tested = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     unit = "slides" if repeats[0].record["about"]["scored_by"] == "slide" else "patients"
-    excluded = "; ".join(f"{count} {reason}" for reason, count in counts["excluded"].items()) or "none"
+    times = "1 repeat" if len(repeats) == 1 else f"{len(repeats)} repeats"
     text = (
-        f"{results.experiment}: mean ± SD over {len(repeats)} repeats ({repeats[0].record['about']['scheme']}), "
-        f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. "
-        f"Slides in: {counts['in']}, used: {counts['used']}, excluded: {excluded}."
+        f"{results.experiment}: mean ± SD over {times} ({repeats[0].record['about']['scheme']}), "
+        f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. {accounted(counts)}."
     )
     if counts.get("patients_without_slides"):
         text += f" Patients without a slide: {counts['patients_without_slides']}."
@@ -129,6 +128,12 @@ def caption(comparison: Comparison) -> str:
     if any(repeat.record["fit"]["drift"] for model in results.models for repeat in model.repeats):
         text += " DRIFT: some runs were resumed by another version than started them."
     return text
+
+
+def accounted(counts: Mapping[str, Any]) -> str:
+    """Slides in = used + excluded by reason, as one line says it."""
+    excluded = "; ".join(f"{count} {reason}" for reason, count in counts["excluded"].items()) or "none"
+    return f"Slides in: {counts['in']}, used: {counts['used']}, excluded: {excluded}"
 
 
 def _sites(repeats: Sequence[Repeat]) -> str:

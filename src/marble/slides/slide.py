@@ -10,6 +10,7 @@ is an integer division of level 0 up to rounding is taken as exactly that divisi
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -29,6 +30,18 @@ MAX_OUT_PX = 1 << 26  # of one read: 8192 x 8192
 MAX_SOURCE_PX = 1 << 30  # decoded for one read
 _BLOCK_PX = 4096
 _SAME_SCALE = 1.005
+
+
+def require_file(path: Path) -> None:
+    """A file that ends when it is read to its end: no folder, pipe, device, nor a link to nothing."""
+    if path.is_file():
+        return
+    if not os.path.lexists(path):
+        raise SlideError("cannot be read: no such file", where=path)
+    if not path.exists():
+        raise SlideError("a link to a file that is not there", where=path, hint="Copy the slide itself")
+    what = "a folder, not a slide" if path.is_dir() else "not a regular file"
+    raise SlideError(what, where=path, hint="Give the slide's own file")
 
 
 class Box(NamedTuple):
@@ -79,8 +92,7 @@ class Slide:
             desk: a process that reads the file, so that whatever its decoder does harms only that process.
         """
         file = Path(path)
-        if not file.is_file():
-            raise SlideError("no such file", where=file)
+        require_file(file)
         planes: Planes = open_planes(file) if desk is None else ElsewherePlanes(file, desk)
         try:
             width, height = planes.sizes[0]

@@ -1,0 +1,100 @@
+"""`Stock`: which of a cohort's slides have a bag that can be used, and the account of the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from marble import storage
+from marble.bags.record import BagRecord
+from marble.bags.store import BagStore
+from marble.bags.survey import damage
+from marble.cohorts.cohort import Cohort
+from marble.errors import IntegrityError, MarbleError
+from marble.training.results import read_run
+
+NO_BAG, DAMAGED = "no bag in the store", "with a damaged bag"
+
+
+@dataclass(frozen=True)
+class Stock:
+    """The bags there are, and the account of the cohort's slides: in = used + excluded by reason.
+
+    Args:
+        store: that holds them.
+        slides: of the cohort that have a bag.
+        counts: the account, as runs record it.
+        damaged: slides that were left out because of what is wrong with their bag.
+    """
+
+    store: BagStore
+    slides: set[str]
+    counts: dict[str, Any]
+    damaged: Mapping[str, MarbleError] = field(default_factory=dict)
+
+    @staticmethod
+    def of(cohort: Cohort, store: BagStore, damaged: Mapping[str, MarbleError] | None = None) -> Stock:
+        """The stock as the records tell it, without the slides that are known to be `damaged`."""
+        storage.pull(store.root)
+        damaged = damaged or {}
+        records = {
+            slide: store.record(slide)
+            for slide in cohort.slides()
+            if slide not in damaged and store.has_record(slide)
+        }  # fmt: skip
+        slides = {slide for slide, record in records.items() if record.status == "ok"}
+        return Stock(store, slides, _account(cohort, records, damaged), damaged)
+
+    @staticmethod
+    def checked(cohort: Cohort, store: BagStore, runs: Path) -> Stock:
+        """The stock after every bag of the cohort was read: one that is damaged costs only itself.
+
+        Runs that are finished below `runs` keep their slides: where one of those is damaged by now, the others of the
+        experiment could not be compared with them, so that it has to be mended first.
+        """
+        damaged = damage(store, cohort.slides())
+        used = _used_by_finished(runs) if damaged else {}
+        for slide, error in damaged.items():
+            if slide in used:
+                hint = "Extract or copy the slide again, or give another --out to do without it"
+                what = f"{error.what}; {used[slide]} was made with it"
+                raise IntegrityError(what, where=error.where, hint=hint) from error
+        return Stock.of(cohort, store, damaged)
+
+
+def _account(cohort: Cohort, records: Mapping[str, BagRecord], damaged: Mapping[str, MarbleError]) -> dict[str, Any]:
+    """Slides in = used + excluded by reason; patients without a slide are counted, but not as slides."""
+    reasons: Counter[str] = Counter()
+    for item in cohort.excluded:
+        reasons[item.reason] += item.slides
+    used = 0
+    for slide in cohort.slides():
+        record = records.get(slide)
+        if slide in damaged:
+            reasons[DAMAGED] += 1
+        elif record is None:
+            reasons[NO_BAG] += 1
+        elif record.status == "ok":
+            used += 1
+        else:
+            reasons[f"{record.status}: {record.reason}"] += 1
+    slides = {reason: count for reason, count in sorted(reasons.items()) if count}
+    patients = sum(item.slides == 0 for item in cohort.excluded)
+    counts: dict[str, Any] = {"in": used + sum(slides.values()), "used": used, "excluded": slides}
+    return counts | ({"patients_without_slides": patients} if patients else {})
+
+
+def _used_by_finished(runs: Path) -> dict[str, Path]:
+    """Slides of the finished runs of an experiment, each with one of the runs."""
+    storage.pull(runs)
+    used: dict[str, Path] = {}
+    for path in sorted(runs.glob("*/*/run.json")):
+        try:
+            parts = read_run(path.parent)["parts"]
+        except MarbleError:  # made again in any case
+            continue
+        used |= {slide: path.parent for part in parts.values() for slide in part}
+    return used

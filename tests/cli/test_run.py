@@ -1,0 +1,98 @@
+"""`marble run` on a store in which something is wrong: the rest goes on, and what is done is never replaced."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from marble.synthetic.bags import BagRecipe
+from marble.synthetic.cohort import write_cohort
+from tests.cli.running import marble
+
+EXPERIMENT = """
+cohort = "cohort.csv"
+task = "classification"
+bags = { store = "bags" }
+split = { scheme = "holdout", repeats = 2 }
+train = { recipe = "common", epochs = 1, warmup = 0, orders = 1, val_orders = 1 }
+models = [{ name = "mean", hidden = 8, label = "mean" }]
+baselines = []
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_cohort(tmp_path, "burden", 60, BagRecipe(dim=8), two_slides=0.0)
+    (tmp_path / "tiny.toml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+def _damage(folder: Path) -> list[str]:
+    """Three slides, each harmed in another way; a fourth without its record is not done, which is no damage."""
+    bags = folder / "bags"
+    flipped = bags / "P0003-S0.safetensors"
+    data = bytearray(flipped.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    flipped.write_bytes(bytes(data))
+    (bags / "P0008-S0.safetensors").unlink()
+    (bags / "P0013-S0.json").write_text("{")
+    (bags / "P0018-S0.json").unlink()
+    return ["P0003-S0", "P0008-S0", "P0013-S0"]
+
+
+def test_damaged_bags_are_left_out_and_named_and_the_rest_is_trained(folder: Path) -> None:
+    harmed = _damage(folder)
+    said = marble("run", folder / "tiny.toml", "--out", folder / "runs")
+    assert said.code == 1, said.output
+    assert [[slide for slide in harmed if slide in line] for line in said.failed] == [[slide] for slide in harmed]
+    assert all("so the slide was left out. " in line for line in said.failed), said.failed
+    assert "Slides in: 60, used: 56, excluded: 1 no bag in the store; 3 with a damaged bag" in said.output
+    runs = sorted((folder / "runs" / "tiny" / "mean").iterdir())
+    assert [run.name for run in runs] == ["0", "1"]
+    for run in runs:
+        parts = json.loads((run / "run.json").read_text())["parts"]
+        assert len({slide for part in parts.values() for slide in part}) == 56
+    assert (folder / "runs" / "tiny" / "report" / "index.html").is_file()
+    before = {run: (run / "run.json").read_bytes() for run in runs}
+    again = marble("run", folder / "tiny.toml", "--out", folder / "runs")
+    assert again.code == 1
+    assert {run: (run / "run.json").read_bytes() for run in runs} == before
+
+
+def test_runs_that_are_done_are_not_replaced_by_runs_without_a_slide(folder: Path) -> None:
+    assert marble("run", folder / "tiny.toml", "--out", folder / "runs").code == 0
+    shutil.rmtree(folder / "runs" / "tiny" / "mean" / "1")
+    run = folder / "runs" / "tiny" / "mean" / "0"
+    before = (run / "run.json").read_bytes()
+    _damage(folder)
+    said = marble("run", folder / "tiny.toml", "--out", folder / "runs")
+    assert said.code == 2
+    (line,) = said.output.splitlines()
+    assert "P0003-S0.safetensors: bytes changed" in line
+    assert f"{run} was made with it. Extract or copy the slide again, or give another --out" in line
+    assert (run / "run.json").read_bytes() == before
+    elsewhere = marble("run", folder / "tiny.toml", "--out", folder / "others")
+    assert elsewhere.code == 1, elsewhere.output
+    assert len(list(csv.DictReader((folder / "others/tiny/report/table.csv").open()))) == 1
+
+
+def test_slides_without_a_bag_are_said_before_training(folder: Path) -> None:
+    with open(folder / "cohort.csv", "a") as table:
+        table.write("P0000,P0000-S9,negative\n")
+    said = marble("run", folder / "tiny.toml", "--out", folder / "runs")
+    assert said.code == 0, said.output
+    assert said.output.index("Slides in: 61, used: 60, excluded: 1 no bag in the store") < said.output.index("[1/2]")
+
+
+def test_a_store_of_nothing_but_damaged_bags_is_one_line(folder: Path) -> None:
+    for bag in (folder / "bags").glob("*.safetensors"):
+        bag.write_bytes(b"")
+    said = marble("run", folder / "tiny.toml", "--out", folder / "runs")
+    assert said.code == 2
+    assert said.output.startswith("error: ")
+    assert "no train patient has a bag" in said.output
+    assert "marble verify" in said.output
