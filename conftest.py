@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from marble import storage
 
 # The same cases on every run: a suite that draws new ones fails at random. Slow tests search further, at random.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -29,3 +33,13 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the folder of real data")
     return folder
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """fsspec's storage in memory, empty, and a machine whose cache is empty."""
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    system.store.clear()
+    monkeypatch.setenv(storage.CACHE, str(tmp_path / "here"))
+    yield system
+    system.store.clear()

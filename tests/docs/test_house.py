@@ -40,7 +40,6 @@ def test_the_walk_has_both_ends() -> None:
 #: functions that take ten parameters or more for a reason; every other takes a spec
 MANY = {
     "door.py:fit": "the door for Python: keywords, as scikit-learn's users know them",
-    "benchmarks/learning.py:plan": "the lines of an experiment file that the bench writes",
     "models/ssm/ssd_stream.py:forward": "torch differentiates what an autograd function is given one by one",
     "models/zoo/marble_fast.py:forward": "the same",
 }

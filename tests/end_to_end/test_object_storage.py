@@ -70,15 +70,6 @@ def experiment(slides: Path, store: str, name: str) -> Path:
     return path
 
 
-@pytest.fixture
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    system = fsspec.filesystem("memory")
-    system.store.clear()
-    monkeypatch.setenv(storage.CACHE, str(tmp_path / "cache"))
-    yield system
-    system.store.clear()
-
-
 def test_in_memory(slides: Path, tmp_path: Path, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = sorted((slides / "slides").iterdir())
     there = storage.location("memory://bucket/bags")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,6 @@ from tests.bags.making import random_bag
 
 fsspec = pytest.importorskip("fsspec")
 URL = "memory://bucket/bags"
-
-
-@pytest.fixture
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """fsspec's storage in memory, empty, and a machine whose cache is empty."""
-    system = fsspec.filesystem("memory")
-    system.store.clear()
-    monkeypatch.setenv(storage.CACHE, str(tmp_path / "here"))
-    yield system
-    system.store.clear()
 
 
 @pytest.fixture

@@ -32,41 +32,39 @@ SECOND: dict[str, Any] = {
 SHARDS = {"name": "sharding_indexed", "configuration": {"codecs": [{"name": "numcodecs.pickle"}]}}
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"codecs": [{"name": "numcodecs.pickle"}]}, "codec 'numcodecs.pickle' is not read"),
-        ({"codecs": [SHARDS]}, "codec 'numcodecs.pickle' is not read"),
-        ({"data_type": "string"}, "holds string, not numbers"),
-        ({"data_type": {"name": "struct"}}, "not numbers"),
-        ({"shape": [1 << 40, 64]}, "array of shape [1099511627776, 64]"),
-        ({"shape": [-1, 2]}, "array of shape [-1, 2]"),
-        ({"shape": [4.5, 2]}, "array of shape [4.5, 2]"),
-        ({"chunk_grid": {"configuration": {"chunk_shape": [1 << 40, 2]}}}, "chunk of shape"),
-        ({"codecs": "pickle"}, "codecs are not a list"),
-    ],
-)
-def test_the_third_version_is_looked_at_before_it_is_decoded(tmp_path: Path, changes: Any, said: str) -> None:
-    (tmp_path / "X").mkdir()
-    (tmp_path / "X" / "zarr.json").write_text(json.dumps(THIRD | changes))
-    with pytest.raises(MarbleError) as caught:
-        read_array(tmp_path / "X")
-    assert said in str(caught.value)
+#: what a file may say of an array that is refused, as changes to one that is read, and the reason
+OF_THE_THIRD: list[tuple[dict[str, Any], str]] = [
+    ({"codecs": [{"name": "numcodecs.pickle"}]}, "codec 'numcodecs.pickle' is not read"),
+    ({"codecs": [SHARDS]}, "codec 'numcodecs.pickle' is not read"),
+    ({"data_type": "string"}, "holds string, not numbers"),
+    ({"data_type": {"name": "struct"}}, "not numbers"),
+    ({"shape": [1 << 40, 64]}, "array of shape [1099511627776, 64]"),
+    ({"shape": [-1, 2]}, "array of shape [-1, 2]"),
+    ({"shape": [4.5, 2]}, "array of shape [4.5, 2]"),
+    ({"chunk_grid": {"configuration": {"chunk_shape": [1 << 40, 2]}}}, "chunk of shape"),
+    ({"codecs": "pickle"}, "codecs are not a list"),
+]
+OF_THE_SECOND: list[tuple[dict[str, Any], str]] = [
+    ({"dtype": "|O", "filters": [{"id": "pickle"}]}, "holds |O, not numbers"),
+    ({"filters": [{"id": "pickle"}]}, "codec 'pickle' is not read"),
+    ({"compressor": {"id": "json2"}}, "codec 'json2' is not read"),
+    ({"dtype": [["a", "<f4"]]}, "not numbers"),
+    ({"chunks": [1 << 40, 2]}, "chunk of shape"),
+]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("file", "claims", "said"),
     [
-        ({"dtype": "|O", "filters": [{"id": "pickle"}]}, "holds |O, not numbers"),
-        ({"filters": [{"id": "pickle"}]}, "codec 'pickle' is not read"),
-        ({"compressor": {"id": "json2"}}, "codec 'json2' is not read"),
-        ({"dtype": [["a", "<f4"]]}, "not numbers"),
-        ({"chunks": [1 << 40, 2]}, "chunk of shape"),
+        *(("zarr.json", THIRD | changes, said) for changes, said in OF_THE_THIRD),
+        *((".zarray", SECOND | changes, said) for changes, said in OF_THE_SECOND),
     ],
 )
-def test_and_so_is_the_second(tmp_path: Path, changes: Any, said: str) -> None:
+def test_both_versions_are_looked_at_before_they_are_decoded(
+    tmp_path: Path, file: str, claims: dict[str, Any], said: str
+) -> None:
     (tmp_path / "X").mkdir()
-    (tmp_path / "X" / ".zarray").write_text(json.dumps(SECOND | changes))
+    (tmp_path / "X" / file).write_text(json.dumps(claims))
     with pytest.raises(MarbleError) as caught:
         read_array(tmp_path / "X")
     assert said in str(caught.value)

@@ -55,12 +55,6 @@ async def send(
     return Reply(found["status"], found["headers"], found["body"])
 
 
-def get(
-    app: ASGIApp,
-    path: str,
-    headers: dict[str, str] | None = None,
-    query: str = "",
-    method: str = "GET",
-    body: bytes = b"",
-) -> Reply:
-    return asyncio.run(send(app, path, headers, query, method, body))
+def get(app: ASGIApp, path: str, headers: dict[str, str] | None = None, **further: Any) -> Reply:
+    """`send`, and wait for the reply."""
+    return asyncio.run(send(app, path, headers, **further))

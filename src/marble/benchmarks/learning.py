@@ -12,7 +12,7 @@ same predictions, records and reports, and goes on where it was stopped; OUT als
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,23 @@ PEERS_ON: tuple[Signal, ...] = ("cross-scale", "survival")
 PEER_SEEDS = 2  # the first ones: a step of some peers takes as long as ten of MARBLE's
 
 
+@dataclass(frozen=True)
+class ComposedCohort:
+    """A cohort composed of real tissue, and what is trained on it, as the experiment file has it."""
+
+    name: str  # of the experiment
+    signal: Signal
+    strength: Strength
+    seed: int
+    models: str
+    train: str = ""  # settings beside those of the recipe
+    baselines: str = '["probe", "tiles"]'
+
+    def home(self, root: Path) -> Path:
+        """The folder of its table, splits and bags; experiments on the same tissue share it."""
+        return root / "cohorts" / f"{self.signal}-{self.strength}-{self.seed}"
+
+
 def run(
     json_path: str | Path | None = None,
     quick: bool = False,
@@ -90,7 +107,7 @@ def run(
         planned: list[PlannedRun] = []
         for signal, strength, name, models, wanted in comparisons:
             if seed in wanted:
-                planned += plan(root, name, store, tissue, signal, strength, seed, models)
+                planned += plan(root, store, tissue, ComposedCohort(name, signal, strength, seed, models))
         train(planned, executor)
     tables = [
         {"signal": signal, "strength": strength, "cohort": name, "seeds": list(wanted),
@@ -115,27 +132,18 @@ def tissue_of(data: str | Path | None) -> tuple[BagStore, dict[str, tuple[str, b
 
 
 def plan(
-    root: Path,
-    name: str,
-    store: BagStore,
-    tissue: Mapping[str, tuple[str, bool]],
-    signal: Signal,
-    strength: Strength,
-    seed: int,
-    models: str,
-    train: str = "",
-    baselines: str = '["probe", "tiles"]',
+    root: Path, store: BagStore, tissue: Mapping[str, tuple[str, bool]], cohort: ComposedCohort
 ) -> list[PlannedRun]:
     """The runs of one cohort: an experiment file that could be run by hand, its repeat numbered by the seed."""
-    home = write_composed(root / "cohorts" / f"{signal}-{strength}-{seed}", store, tissue, signal, strength, seed)
+    home = write_composed(cohort.home(root), store, tissue, cohort.signal, cohort.strength, cohort.seed)
     text = (
-        f'name = "{name}"\ncohort = "{home.name}/cohort.csv"\nbags = {{ store = "{home.name}/bags" }}\n'
-        f'task = "{"survival" if signal == "survival" else "classification"}"\n'
+        f'name = "{cohort.name}"\ncohort = "{home.name}/cohort.csv"\nbags = {{ store = "{home.name}/bags" }}\n'
+        f'task = "{"survival" if cohort.signal == "survival" else "classification"}"\n'
         f'split = {{ scheme = "files", files = "{home.name}/splits/composed" }}\n'
-        f'train = {{ recipe = "small", val_orders = 1{train and ", " + train} }}\n'
-        f"models = {models}\nbaselines = {baselines}\n"
+        f'train = {{ recipe = "small", val_orders = 1{cohort.train and ", " + cohort.train} }}\n'
+        f"models = {cohort.models}\nbaselines = {cohort.baselines}\n"
     )
-    path = files.publish(root / "cohorts" / f"{name}-{seed}.toml", text)
+    path = files.publish(root / "cohorts" / f"{cohort.name}-{cohort.seed}.toml", text)
     return Experiment.load(path).plan(root / "runs")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from marble import files
-from marble.benchmarks.learning import plan, tissue_of, train
+from marble.benchmarks.learning import ComposedCohort, plan, tissue_of, train
 from marble.compute import Executor
 from marble.reports.collect import collect
 from marble.synthetic.composed import Signal, Strength
@@ -75,10 +75,11 @@ def run(
             chosen = CANDIDATES[name]
             model = f'[{{ name = "marble"{chosen.model and ", " + chosen.model} }}]'
             folders = {signal: f"{name}-{signal}".replace(" ", "-") for signal in signals}
-            planned = [
-                plan(root, folder, store, tissue, signal, STRENGTH, seed, model, chosen.train, baselines="[]")[0]
+            cohorts = [
+                ComposedCohort(folder, signal, STRENGTH, seed, model, chosen.train, baselines="[]")
                 for signal, folder in folders.items()
             ]
+            planned = [plan(root, store, tissue, cohort)[0] for cohort in cohorts]
             records = train(planned, executor)
             for (signal, folder), record in zip(folders.items(), records, strict=True):
                 repeat = next(r for r in collect(root / "runs" / folder).models[0].repeats if r.number == seed)

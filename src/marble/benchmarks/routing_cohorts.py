@@ -16,7 +16,7 @@ import numpy as np
 
 from marble import files
 from marble.bags.store import BagStore
-from marble.benchmarks.learning import plan, tissue_of, train
+from marble.benchmarks.learning import ComposedCohort, plan, tissue_of, train
 from marble.cohorts.split_files import write_splits
 from marble.cohorts.splits import Split
 from marble.experiment import Experiment
@@ -60,8 +60,9 @@ def trained(root: Path, cohort: str, seed: int, data: str | Path | None, sizes: 
     elif cohort in COMPOSED:
         tissue, kinds = tissue_of(data)
         name = cohort.replace(" ", "-")
-        (planned,) = plan(root, name, tissue, kinds, COMPOSED[cohort], "middle", seed, MODEL, baselines="[]")
-        store = BagStore(root / "cohorts" / f"{COMPOSED[cohort]}-middle-{seed}" / "bags")
+        composed = ComposedCohort(name, COMPOSED[cohort], "middle", seed, MODEL, baselines="[]")
+        (planned,) = plan(root, tissue, kinds, composed)
+        store = BagStore(composed.home(root) / "bags")
     else:
         planned, store = _made_up(root, next(kind for kind in MADE_UP if kind == cohort), seed, sizes)
     train([planned], None)
