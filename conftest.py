@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,3 +45,16 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv(storage.CACHE, str(tmp_path / "here"))
     yield system
     system.store.clear()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """The system's Chromium, one for all tests of a process; `MARBLE_CHROMIUM` names another."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = os.environ.get("MARBLE_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium: install your system's package, or set MARBLE_CHROMIUM")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--headless=new"])
+        yield browser
+        browser.close()

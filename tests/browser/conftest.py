@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -41,19 +39,6 @@ def address(world: World) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join(10)
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    """The system's Chromium; `MARBLE_CHROMIUM` names another."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    path = os.environ.get("MARBLE_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("needs Chromium: install your system's package, or set MARBLE_CHROMIUM")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--headless=new"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

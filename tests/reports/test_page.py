@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import itertools
-import os
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,15 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from rich.console import Console
 from typer.testing import CliRunner
 
-from marble.cli import assemble
+from marble.cli import assemble, terminal
+from marble.cli.report import write_and_show
 from marble.reports.cases import errors, extremes, key_of
 from marble.reports.collect import Part, Repeat, collect
 from marble.reports.compare import Comparison, compare
 from marble.reports.confusion import confusion, confusion_table
 from marble.reports.figures import all_figures
-from marble.reports.page import CaseLooks, _cell, _in_rows, write_comparison, write_report
+from marble.reports.page import CaseLooks, CasePicture, _cell, _in_rows, write_comparison, write_report
 from marble.reports.panels import FULL_IN, HALF_IN
 from marble.reports.setup import setup_rows
 from marble.reports.tables import caption, table_rows
@@ -200,22 +200,34 @@ def test_the_same_predictions_give_the_same_page(runs: Path, tmp_path: Path) -> 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1280, 1600])
-def test_the_table_fits_a_screen(runs: Path, tmp_path: Path, width: int) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
-    path = os.environ.get("MARBLE_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("needs Chromium")
-    page_file = write_report(runs, tmp_path)
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--headless=new"])
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        page.goto(page_file.as_uri())
-        inner, outer = page.evaluate(
-            "() => { const box = document.querySelector('.scroll'); return [box.scrollWidth, box.clientWidth]; }"
-        )
-        assert inner <= outer
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-        browser.close()
+def test_the_table_fits_a_screen(runs: Path, tmp_path: Path, width: int, chromium: Any) -> None:
+    page = chromium.new_page(viewport={"width": width, "height": 900})
+    page.goto(write_report(runs, tmp_path).as_uri())
+    inner, outer = page.evaluate(
+        "() => { const box = document.querySelector('.scroll'); return [box.scrollWidth, box.clientWidth]; }"
+    )
+    assert inner <= outer
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    page.close()
+
+
+def test_on_a_terminal_every_p_stands_behind_its_metric(
+    runs: Path,
+    comparison: Comparison,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(terminal, "console", lambda: Console(width=120))
+    write_and_show(runs, tmp_path)
+    said = capsys.readouterr().out
+    left_out = next((line for line in said.splitlines() if line.startswith("Not shown")), "")
+    assert "p (" not in left_out
+    header = next(line for line in said.splitlines() if line.strip().startswith("Model"))
+    assert comparison.tested
+    for name in comparison.tested:
+        metric = re.escape(comparison.results.task.metric_names[name])
+        assert re.search(rf"{metric}\s+\({metric}\)", header), header
 
 
 def test_the_caption_says_how_many_repeats_samples_skipped(comparison: Comparison) -> None:
@@ -230,7 +242,11 @@ def test_the_caption_says_how_many_repeats_samples_skipped(comparison: Compariso
 def test_the_page_says_how_it_was_set_up_and_shows_cases(runs: Path, comparison: Comparison, tmp_path: Path) -> None:
     results = comparison.results
     shown = extremes(results)
-    looks = CaseLooks({(shown[0].job, shown[0].slide_ids[0]): b"\x89PNG not really"}, "http://localhost:1/")
+    pictures = {
+        (shown[0].job, shown[0].slide_ids[0]): CasePicture(b"\x89PNG not really", is_map=True),
+        (shown[1].job, shown[1].slide_ids[0]): CasePicture(b"\x89PNG of tissue", is_map=False),
+    }
+    looks = CaseLooks(pictures, "http://localhost:1/")
     text = write_comparison(comparison, tmp_path, looks).read_text()
     rows = dict(setup_rows(results))
     assert rows["Task"].startswith(results.task.name)
@@ -243,7 +259,9 @@ def test_the_page_says_how_it_was_set_up_and_shows_cases(runs: Path, comparison:
         assert f"<dt>{name}</dt>" in text
     slide = shown[0].slide_ids[0]
     assert f"http://localhost:1/slide/{key_of('slide', slide)}#{shown[0].job}" in text
-    assert base64.b64encode(b"\x89PNG not really").decode() in text
+    drawn, plain = (base64.b64encode(picture.png).decode() for picture in pictures.values())
+    assert f'<img alt="What the model looked at on {slide}" src="data:image/png;base64,{drawn}">' in text
+    assert f'<img alt="Slide {shown[1].slide_ids[0]}" src="data:image/png;base64,{plain}">' in text
     assert (tmp_path / "learning.png").exists()
     assert "@media print" in text
 

@@ -11,7 +11,7 @@ from marble.cli import paths
 
 if TYPE_CHECKING:
     from marble.reports.collect import Results
-    from marble.reports.page import CaseLooks
+    from marble.reports.page import CaseLooks, CasePicture
 
 PICTURE_PX = 480
 
@@ -62,12 +62,21 @@ def write_and_show(runs: Path, out: Path, results: Results | None = None, looks:
     comparison = compare(results or collect(runs))
     page = write_comparison(comparison, out, looks)
     with suppress(OSError, ValueError, SystemExit):  # nobody is there to read it any more, but the report is written
-        terminal.results(*table_rows(comparison))
+        terminal.results(*_tested_first(*table_rows(comparison)))
         say(caption(comparison))
     say(f"report: {page}")
 
 
-def case_pictures(results: Results, slides: Path | None, store: Path | None) -> dict[tuple[str, str], bytes]:
+def _tested_first(header: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Every p behind the metric it is of: where columns have no room, the comparison outlives the lesser metrics."""
+    order = []
+    for index, name in enumerate(header):
+        if not name.startswith("p ("):
+            order += [index, *(at for at, other in enumerate(header) if other == f"p ({name})")]
+    return [header[at] for at in order], [[row[at] for at in order] for row in rows]
+
+
+def case_pictures(results: Results, slides: Path | None, store: Path | None) -> dict[tuple[str, str], CasePicture]:
     """What the page shows of its cases: a heatmap where there is a bag, otherwise the slide; a failure leaves none.
 
     The report itself never opens a model, so the pictures are made here and handed to it.
@@ -80,6 +89,7 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
     from marble.identifiers import slide_id_of
     from marble.prediction import Predictor
     from marble.reports.cases import SHOWN, errors, extremes
+    from marble.reports.page import CasePicture
     from marble.slides.readers.elsewhere import reading_elsewhere
     from marble.slides.slide import Slide
 
@@ -94,12 +104,11 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
             try:
                 if bags is not None and slide_id in bags:
                     predictor = predictors.setdefault(case.folder, Predictor(case.folder))
-                    made[case.job, slide_id] = small_heatmap(
-                        predictor, bags.load(slide_id), file, PICTURE_PX, desk=desk
-                    )
+                    drawn = small_heatmap(predictor, bags.load(slide_id), file, PICTURE_PX, desk=desk)
+                    made[case.job, slide_id] = CasePicture(drawn, is_map=True)
                 elif file is not None:
                     with Slide.open(file, desk=desk) as opened:
-                        made[case.job, slide_id] = png_bytes(opened.thumbnail(PICTURE_PX))
+                        made[case.job, slide_id] = CasePicture(png_bytes(opened.thumbnail(PICTURE_PX)), is_map=False)
             except MarbleError as error:
                 typer.echo(f"no picture of {slide_id}: {error.what}", err=True)
     return made

@@ -28,10 +28,18 @@ VIEWER = "http://127.0.0.1:8765"
 
 
 @dataclass(frozen=True)
-class CaseLooks:
-    """How cases look: a picture (PNG) by run id and slide id, and where the viewer listens that links lead to."""
+class CasePicture:
+    """A picture (PNG) of a case: the map of what the model looked at, or the slide alone."""
 
-    pictures: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
+    png: bytes
+    is_map: bool
+
+
+@dataclass(frozen=True)
+class CaseLooks:
+    """How cases look: a picture by run id and slide id, and where the viewer listens that links lead to."""
+
+    pictures: Mapping[tuple[str, str], CasePicture] = field(default_factory=dict)
     viewer: str = VIEWER
 
 
@@ -161,7 +169,8 @@ def _card(case: CaseCalled, results: Results, looks: CaseLooks) -> dict[str, Any
         "link": f"{looks.viewer.rstrip('/')}{case.path(slide_id)}",
         "truth": results.task.truth_name,
         "extra": _extra(case, results),
-        "picture": None if picture is None else base64.b64encode(picture).decode(),
+        "picture": None if picture is None else base64.b64encode(picture.png).decode(),
+        "shows": "What the model looked at on" if picture is not None and picture.is_map else "Slide",
     }
 
 
