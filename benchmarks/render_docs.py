@@ -1,6 +1,7 @@
 """Write the tables of docs/reference/performance.md from benchmarks/results/*.json, so no figure is typed by hand.
 
 marble bench model --json benchmarks/results/model.json    (likewise extract, train, zoo)
+marble bench zoo --against torchmil --json benchmarks/results/zoo_peers.json
 python benchmarks/render_docs.py
 """
 
@@ -27,7 +28,8 @@ CUDA, MPS and the `mamba_ssm` kernels: the code is there, no such machine was at
 
 def main() -> None:
     parts = ["# Performance", INTRODUCTION]
-    for name, render in (("model", model), ("zoo", zoo), ("train", train), ("extract", extract)):
+    for name, render in (("model", model), ("zoo", zoo), ("zoo_peers", zoo_peers), ("train", train),
+                         ("extract", extract)):  # fmt: skip
         path = RESULTS / f"{name}.json"
         if path.exists():
             parts += render(json.loads(path.read_text()))
@@ -121,6 +123,29 @@ def zoo(result: dict[str, Any]) -> list[str]:
         f"![Time, ratio and memory of every model against tokens](../images/{ZOO_PLOT.name})",
         f"### Scans against token-by-token loops, {tokens:,} tokens",
         _table(["scan", "pass", "seconds", "loop", "times faster", "target", "met"], scans),
+    ]
+
+
+def zoo_peers(result: dict[str, Any]) -> list[str]:
+    rows = [
+        [row["model"], f"{row['tokens']:,}", row["which"], f"{row['seconds']:.4f}", f"{row['their_seconds']:.4f}",
+         f"{row['ratio']:.2f}", f"{row['products_gflop']:.2f}", f"{row['their_products_gflop']:.2f}",
+         "yes" if row["met"] else "no"] for row in result["rows"]
+    ]  # fmt: skip
+    peer = f"{result['against']} {result['version']}" if result["version"] else result["against"]
+    said = "Every target was met."
+    if result["misses"]:
+        said = "Missed:\n\n" + "\n".join(f"- {line}" for line in result["misses"])
+    about = (
+        f"{_machine(result)} Four models beside {result['against']}'s classes of the same papers on the same bag, one"
+        f" level, D = {result['dim']}, float32; ratio is ours / theirs, target {result['target']}. The docstring of"
+        " `marble.benchmarks.zoo_peers` says which options make them do the same products."
+    )
+    return [
+        f"### Against {peer}",
+        about,
+        _table(["model", "tokens", "pass", "ours, s", "theirs, s", "ratio", "GFLOP ours", "theirs", "met"], rows),
+        said,
     ]
 
 

@@ -11,6 +11,7 @@ from marble.cli import paths
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, side_by_side
 
 BENCHES = ("model", "mixers", "routing", "zoo", "train", "extract", "learning", "recipe", "device", "cluster")
+PEERS = ("torchmil",)
 
 
 def bench(
@@ -18,6 +19,9 @@ def bench(
     json: Annotated[Path | None, typer.Option(help="Also write the figures to this JSON file.")] = None,
     quick: Annotated[bool, typer.Option(help="Smaller sizes and fewer repeats.")] = False,
     device: Annotated[str, typer.Option(help="For `bench device`: auto, cpu, cuda, cuda:N or mps.")] = "cpu",
+    against: Annotated[
+        str | None, typer.Option(help="For `bench zoo`: another package's classes of the same papers: torchmil.")
+    ] = None,
     slide: Annotated[Path | None, typer.Option(help="A real slide for `bench extract`.")] = None,
     data: Annotated[
         Path | None,
@@ -39,6 +43,10 @@ def bench(
 
     if what not in BENCHES:
         raise InputError(unknown_choice("benchmark", what, list(BENCHES)))
+    if against is not None and what != "zoo":
+        raise InputError(f"`bench {what}` has no peers", where="--against", hint="Use `marble bench zoo`")
+    if against is not None and against not in PEERS:
+        raise InputError(unknown_choice("peer", against, list(PEERS)), where="--against")
     if json is not None:
         paths.output_file(json, "--json")
     if slide is not None:
@@ -61,4 +69,6 @@ def bench(
         options = {"data": data, "out": out, "executor": executor}
     elif ray is not None or workers is not None:
         raise InputError(f"`bench {what}` measures one process", hint="Leave out --ray and --workers")
+    if against is not None:
+        what, options = "zoo_peers", {"against": against}
     import_module(f"marble.benchmarks.{what}").run(json_path=json, quick=quick, **options)
