@@ -93,7 +93,7 @@ def test_neither_the_order_of_rows_nor_other_splits_matter(cohort: Cohort, rando
     assert kfold(cohort, 3, seed=seed) == kfold(shuffled, 3, seed=seed)
 
 
-@quick
+@settings(max_examples=200, deadline=None)
 @given(classified(sites=8), st.integers(0, 99), st.booleans())
 def test_by_site_no_site_is_in_two_parts(cohort: Cohort, seed: int, folded: bool) -> None:
     if len({case.site for case in cohort.cases}) < 3:

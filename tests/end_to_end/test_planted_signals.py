@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -103,10 +104,13 @@ def test_survival_over_seeds(tmp_path: Path, seed: int, risk_set: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["noise", "survival"])
-def test_shuffled_labels_teach_nothing(tmp_path: Path, kind: Any) -> None:
+def test_shuffled_labels_teach_nothing(
+    tmp_path: Path, kind: Any, record_property: Callable[[str, object], None]
+) -> None:
     """Without a signal the mean score over seeds is chance; anything else would be a leak."""
-    scores = []
-    for seed in range(20):
+    scores: list[float] = []
+    record_property("cases", seeds := 20)
+    for seed in range(seeds):
         table, store = write_cohort(tmp_path / kind / str(seed), kind, 160, seed=seed, two_slides=0.0)
         cases = _cases(table)
         rng = np.random.default_rng(seed)
@@ -126,7 +130,9 @@ def test_shuffled_labels_teach_nothing(tmp_path: Path, kind: Any) -> None:
     assert np.mean(scores) == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_prediction_is_bitwise_the_same_for_any_stored_order(tmp_path: Path) -> None:
+def test_a_prediction_is_bitwise_the_same_for_any_stored_order(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     from marble.models import build
     from marble.synthetic.bags import BagRecipe, make_bag
 
@@ -145,7 +151,8 @@ def test_a_prediction_is_bitwise_the_same_for_any_stored_order(tmp_path: Path) -
         return all(bool((a == b).all()) for a, b in pairs) and first.order_sd == again.order_sd
 
     store = BagStore(tmp_path)
-    for number in range(5):
+    record_property("cases", 2 * (orders := 20))  # each as it is, and as it is stored
+    for number in range(orders):
         other = shuffled(bag, generator("order", number))
         assert same(other)
         stored = Bag(f"slide-{number}", other.levels, other.provenance)
