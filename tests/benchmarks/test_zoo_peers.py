@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
 from torch import Tensor, nn
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from marble.benchmarks import zoo_peers
 from marble.benchmarks.zoo_scans import PASSES
@@ -128,7 +127,7 @@ def test_sizes_of_the_bag_are_exact() -> None:
     for tokens in (1, 2, 2048):
         level = zoo_peers.bag_of(tokens).finest
         assert level.features.shape == (tokens, 1024)
-        assert len(level.cells.unique(dim=0)) == tokens
+        assert len(torch.unique(level.cells, dim=0)) == tokens
 
 
 def test_an_absent_peer_is_one_line_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,3 +96,25 @@ def test_a_store_of_nothing_but_damaged_bags_is_one_line(folder: Path) -> None:
     assert said.output.startswith("error: ")
     assert "no train patient has a bag" in said.output
     assert "marble verify" in said.output
+
+
+def test_a_validation_part_of_one_class_stops_only_who_would_choose_by_it(folder: Path) -> None:
+    """The recipe for small cohorts keeps the last epoch, so it needs no validation metric."""
+    table = list(csv.reader((folder / "cohort.csv").open()))
+    label = table[0].index("label")
+    kinds = sorted({row[label] for row in table[1:]})
+    for number, row in enumerate(table[1:]):
+        row[label] = kinds[number < 2]  # two patients of the second class: training and test have one each
+    with (folder / "cohort.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(table)
+    text = (folder / "tiny.toml").read_text().replace("repeats = 2", "repeats = 1")
+    (folder / "tiny.toml").write_text(text)
+    chosen = marble("run", folder / "tiny.toml", "--out", folder / "chosen")
+    assert chosen.code == 1
+    assert "so no checkpoint could be chosen" in chosen.output
+    (folder / "tiny.toml").write_text(text.replace('"common", epochs = 1, warmup = 0', '"small", epochs = 1'))
+    last = marble("run", folder / "tiny.toml", "--out", folder / "last")
+    assert last.code == 0, last.output
+    assert (folder / "last" / "tiny" / "report" / "index.html").is_file()
+    fit = json.loads((folder / "last" / "tiny" / "mean" / "0" / "run.json").read_text())["fit"]
+    assert isinstance(fit["val"]["auc"], str)  # says why there is none

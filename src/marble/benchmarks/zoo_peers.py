@@ -203,7 +203,7 @@ def their_pass(classes: Any, name: str, bag: Bag, which: str) -> Callable[[], ob
     options = dict(pair.theirs)
     if pair.embedded:
         options["feat_ext"] = nn.Sequential(nn.Linear(DIM, HIDDEN), nn.ReLU(), nn.Dropout(pair.embedding_dropout))
-    model: nn.Module = getattr(classes, pair.their_class)(in_shape=(DIM,), **options).train(which != "forward")
+    model: Any = getattr(classes, pair.their_class)(in_shape=(DIM,), **options).train(which != "forward")
     batch = bag.finest.features[None]  # (1, T, D)
     label = torch.full((1,), float(LABEL))
 
@@ -223,7 +223,7 @@ def _without_gradients(model: nn.Module, what: Bag | Tensor) -> None:
 def _gflop(one_pass: Callable[[], object]) -> float:
     with RecordProducts() as recorded:
         one_pass()
-    return sum(product.flops * count for product, count in recorded.products.items()) / 1e9
+    return float(sum(product.flops * count for product, count in recorded.products.items())) / 1e9
 
 
 # ---- what is shown ---------------------------------------------------------------------------------------------------

@@ -92,7 +92,10 @@ class Board:
         now_running = {run.folder for run in self._running()}
         running = [run for run in runs if run.folder in now_running]
         spent_s = sum(self.clock() - self._began[run.folder] for run in running)
-        values = [float(record["fit"]["val"][record["fit"]["selected_by"]]) for record in records]
+        found = [record["fit"]["val"][record["fit"]["selected_by"]] for record in records]
+        values = [
+            value for value in found if isinstance(value, (int, float))
+        ]  # undefined where validation has one class
         left = len(runs) - len(outcomes)
         remaining_s = 0.0 if left == 0 else None
         if left and records:

@@ -84,8 +84,9 @@ def _said(outcome: RunOutcome) -> str:
     if outcome.record is None:
         return f"failed: {outcome.reason}"
     fit = outcome.record["fit"]
-    value = fit["val"][fit["selected_by"]]
-    return f"validation {fit['selected_by']} {value:.3f} after {fit['best_epoch']} of {fit['epochs']} epochs"
+    found = fit["val"][fit["selected_by"]]
+    value = f"{found:.3f}" if isinstance(found, (int, float)) else found
+    return f"validation {fit['selected_by']} {value} after {fit['best_epoch']} of {fit['epochs']} epochs"
 
 
 def _duration(seconds: float) -> str:

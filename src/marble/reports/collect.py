@@ -65,9 +65,9 @@ class Repeat:
 
     @property
     def selected_on(self) -> float:
-        """The validation metric that chose its checkpoint."""
-        fit = self.record["fit"]
-        return float(fit["val"][fit["selected_by"]])
+        """The validation metric that chose its checkpoint; below all others where validation has none."""
+        found = self.record["fit"]["val"][self.record["fit"]["selected_by"]]
+        return float(found) if isinstance(found, (int, float)) else float("-inf")
 
 
 @dataclass(frozen=True)

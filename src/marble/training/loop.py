@@ -262,9 +262,12 @@ class TrainingLoop:
                 self.model, self.store, self.job.val, self.task, self.criterion, self.job.val_orders
             )
         metric = metrics[self.task.select_by]
-        assert not isinstance(metric, Undefined)  # ruled out before the first step
-        # a loss that is undefined cannot break a tie, nor be chosen by
-        self._choose(float(metric), float("inf") if isinstance(loss, Undefined) else loss)
+        # What is undefined cannot break a tie, nor be chosen by. Where a metric chooses, an undefined one was refused
+        # before the first step.
+        self._choose(
+            float("-inf") if isinstance(metric, Undefined) else float(metric),
+            float("inf") if isinstance(loss, Undefined) else loss,
+        )
         self.at.history.append(
             history_row(self.at.epoch, train_loss, metrics, loss)
             | {"lr": self.rate(max(0, self.at.step - 1)) * self.factor, "best": self.at.best_epoch == self.at.epoch}
@@ -294,6 +297,8 @@ class TrainingLoop:
         return self.at.metric_since >= self.recipe.patience and self.at.epoch >= self.recipe.patience_from
 
     def _check_selection_is_possible(self) -> None:
+        if self.recipe.select_by == "last":
+            return
         targets = [case.target.value() for case in self.job.val]
         constant = {name: np.full(len(targets), 1.0 / len(self.task.columns)) for name in self.task.columns}
         metric = self.task.metrics(targets, constant)[self.task.select_by]
