@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import uvicorn
 
 from marble.viewer.app import create_app
 from marble.viewer.notes import Notes
-from marble.viewer.registry import build_registry
+from marble.viewer.registry import Registry, build_registry
 from marble.viewer.wire import Wire
 from tests.viewer.seeing import teach
-from tests.viewer.world import World, make_world
+from tests.viewer.world import World, make_repeats, make_world
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +27,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return made
 
 
-@pytest.fixture(scope="session")
-def address(world: World) -> Iterator[str]:
-    app = create_app(
-        build_registry(world.runs, world.slides, world.store.root), notes=Notes(world.root / "kept" / "notes.json")
-    )
+@contextmanager
+def served(registry: Registry, notes: Notes | None = None) -> Iterator[str]:
+    """The address of a viewer that runs meanwhile."""
+    app = create_app(registry, notes=notes)
     server = uvicorn.Server(uvicorn.Config(app, port=0, http=Wire, ws="none", access_log=False, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -39,6 +39,25 @@ def address(world: World) -> Iterator[str]:
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     server.should_exit = True
     thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def address(world: World) -> Iterator[str]:
+    registry = build_registry(world.runs, world.slides, world.store.root)
+    with served(registry, Notes(world.root / "kept" / "notes.json")) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def repeats(world: World) -> Path:
+    """Two repeats per task on the world's slides."""
+    return make_repeats(world)
+
+
+@pytest.fixture(scope="session")
+def repeats_address(world: World, repeats: Path) -> Iterator[str]:
+    with served(build_registry(repeats, world.slides, world.store.root)) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

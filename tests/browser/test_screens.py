@@ -1,4 +1,25 @@
-"""Each thing the viewer offers, at a desk's and a phone's width, in light and dark; screenshots in test-artifacts/."""
+"""Each thing the viewer offers, at a desk's and a phone's width, in light and dark; screenshots in test-artifacts/.
+
+What it offers, and the test that looks at it (in this file where no other is named):
+
+thumbnails, filters by outcome and confidence           test_the_list
+search, sorting                                         test_browser: test_from_the_list_to_two_models_side_by_side
+sorting of risks                                        test_risks_are_sorted_as_numbers
+marks on slides that were trained or validated on       test_the_list, test_repeats: test_the_list_marks_...
+what repeats say together                               test_repeats: test_the_list_says_what_repeats_say_together
+runs in groups, colour bar, magnification, comparison   test_the_slide
+levels by zoom, children of a tile, linked panes        test_browser: test_from_the_list_to_two_models_side_by_side
+facts of a slide, survival curve                        test_repeats: test_the_panel_lists_the_facts_of_a_slide
+runs that learned from the slide                        test_repeats: test_the_menu_of_runs_says_...
+the map's place                                         test_browser: test_the_layer_peaks_on_the_tile_...
+clean edges                                             test_nothing_is_painted_outside_the_slide
+threshold, opacity by value                             test_threshold_and_opacity_by_value
+view as PNG, map as GeoJSON                             test_view_and_map_can_be_saved
+previous and next                                       test_previous_and_next_follow_the_list
+notes                                                   test_a_note_is_kept
+progress, nothing stale                                 test_while_something_is_computed_nothing_stale_is_shown
+keyboard                                                test_browser: test_it_works_by_keyboard_and_in_the_dark
+"""
 
 from __future__ import annotations
 
@@ -43,6 +64,10 @@ def test_the_list(screen: tuple[Any, str], address: str, axe: str, pictures: Pat
     )
     assert tab.locator(".thumb img").count() == 6
     fits(tab)
+    marks = {f"S{n}": "in training" if n < 2 else "validation" if n < 4 else None for n in range(6)}
+    for slide, mark in marks.items():
+        row = tab.locator(f'#cases tr[data-key="{key_of("slide", slide)}"]')
+        assert row.locator(".part").all_inner_texts() == ([] if mark is None else [mark] * 3), slide
     rows = tab.locator("#cases tbody tr:visible")
     wrong = tab.locator('#cases tbody tr[data-wrong="1"]').count()
     tab.select_option("#outcome", "1")

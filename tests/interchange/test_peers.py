@@ -20,7 +20,8 @@ from marble.bags.store import BagStore
 from marble.cli import assemble
 from marble.synthetic.slides import write_slide
 
-pytestmark = pytest.mark.slow
+# The packages alone take minutes to import on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 ROOT = Path(__file__).parents[2]
 
 

@@ -7,6 +7,7 @@ import csv
 import hashlib
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from marble.slides.slide import Box, Slide
 from marble.viewer.app import create_app
 from marble.viewer.cache import ByteCache
 from marble.viewer.gate import Busy, Gate
+from marble.viewer.pages import Pages
 from marble.viewer.registry import Registry, build_registry, key_of
 from marble.viewer.tiles import TILE_PX, tile_box, top_zoom
 from tests.viewer.client import get, send
@@ -52,6 +54,14 @@ def slide_key(name: str = "S1") -> str:
 
 def commands() -> typer.Typer:
     return assemble()
+
+
+def test_the_list_marks_slides_without_a_stored_prediction(registry: Registry) -> None:
+    """Classifiers store none of what they learned from; the row has its case and says why there is nothing else."""
+    rows = re.findall(r"<tr data-key=.*?</tr>", Pages(registry, has_library=True).cases, re.DOTALL)
+    marks = [re.findall(r'<span class="part">(.*?)</span>', row) for row in rows]
+    assert marks == [["in training"] * 3] * 2 + [["validation"] * 3] * 2 + [[]] * 2
+    assert all(f"<td>P{n}</td>" in row for n, row in enumerate(rows))
 
 
 def test_the_commands(world: World, tmp_path: Path) -> None:

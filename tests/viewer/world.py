@@ -61,6 +61,32 @@ def make_world(root: Path, *, slides: int = 6, models: tuple[str, ...] = ("abmil
     return World(root, root / "slides", root / "runs", store)
 
 
+def make_repeats(world: World) -> Path:
+    """Two repeats per task on a world's six slides, which both learn from S0 and both hold out S4 and S5."""
+    lesions = [number % 2 for number in range(6)]
+    tasks = {
+        "calls": (TaskSpec(name="classification", classes=("none", "lesion")),
+                  [TargetSpec(label="lesion" if one else "none") for one in lesions]),
+        "sizes": (TaskSpec(name="regression"), [TargetSpec(number=10.0 * one + n) for n, one in enumerate(lesions)]),
+        "times": (TaskSpec(name="survival"), [TargetSpec(time=20.0 - 3 * n, event=n != 4) for n in range(6)]),
+    }  # fmt: skip
+    root = world.root / "repeats"
+    for name, (task, targets) in tasks.items():
+        cases = [CaseSpec(case_id=f"P{n}", slides=(f"S{n}",), target=target) for n, target in enumerate(targets)]
+        held_out = root / name / "held-out.json"
+        publish_json(held_out, HeldOut(cases=tuple(cases[4:])).model_dump(mode="json"))
+        for repeat, (train, val) in enumerate([((0, 1), (2, 3)), ((0, 3), (1, 2))]):
+            job = FitJob(
+                model="mean", dim=24, task=task, recipe=Recipe(epochs=8, warmup=0, lr=1e-2),
+                store=str(world.store.root), bags_sha256="0" * 64, split="s", seed=repeat,
+                train=tuple(cases[n] for n in train), val=tuple(cases[n] for n in val),
+            )  # fmt: skip
+            about = {**_about("mean", 6), "experiment": name, "repeat": repeat,
+                     "unit": {"calls": "", "sizes": "mm", "times": "months"}[name]}  # fmt: skip
+            execute(PlannedRun(folder=str(root / name / str(repeat)), job=job, test=str(held_out), about=about))
+    return root
+
+
 def make_survival_world(root: Path) -> World:
     """Made-up bags that do not know their place on any slide, and a survival run."""
     table, store = write_cohort(root, "survival", patients=12, two_slides=0.0)

@@ -54,6 +54,10 @@ class Group:
             return said_together(self.runs[0].task, held_out)
         return min((one for one, _ in mine), key=lambda one: ("test", "val", "train").index(one.part), default=None)
 
+    def trained_on(self, slide: SlideEntry) -> bool:
+        """Whether a run learned from the slide; what it then says of it is not always stored."""
+        return any(run.part_of(slide) == "train" for run in self.runs)
+
 
 @dataclass(frozen=True)
 class ResultsPage:
@@ -155,7 +159,7 @@ class Pages:
 
     def _case(self, slide: SlideEntry, groups: list[Group]) -> dict[str, Any]:
         """A row of the list: what each model says of the slide."""
-        said = [_said(group.said_of(slide.slide_id)) for group in groups]
+        said = [_said(group.said_of(slide.slide_id), trained=group.trained_on(slide)) for group in groups]
         return {
             "slide": slide,
             "said": said,
@@ -201,15 +205,18 @@ def _offered(group: Group, slide: SlideEntry) -> list[dict[str, str]]:
     ]
 
 
-def _said(stored: StoredPrediction | None) -> dict[str, Any]:
-    """A cell of the list: the words, the number they are sorted by, how sure, whether wrong or how far off."""
+def _said(stored: StoredPrediction | None, *, trained: bool) -> dict[str, Any]:
+    """A cell of the list: the words, the number they are sorted by, how sure, whether wrong or how far off.
+
+    Of a slide that was only trained on there may be no words; the cell says then why.
+    """
     if stored is None:
         return {
             "text": "",
             "small": "",
             "number": "",
             "sure": "",
-            "part": "",
+            "part": PARTS["train"] if trained else "",
             "wrong": False,
             "label": False,
             "miss": "",

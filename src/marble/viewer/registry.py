@@ -183,7 +183,7 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
     trusted = _trusted(folders, left_out)
     experiments, runs = _runs(trusted)
     files = _files(slides)
-    truths = _truths(trusted)
+    truths, cases = _truths(trusted), _cases(trusted)
     bags: dict[str, list[StoredBag]] = {}
     for one in stores:
         key = key_of("bag", one.root)
@@ -197,7 +197,7 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
     entries = [
         SlideEntry(
             key_of("slide", slide_id), slide_id, files.get(slide_id), tuple(bags.get(slide_id, ())),
-            *truths.get(slide_id, ("", "", "label", None)),
+            *truths.get(slide_id, (cases.get(slide_id, ""), "", "label", None)),
         )
         for slide_id in sorted({*bags, *truths})
     ]  # fmt: skip
@@ -248,6 +248,12 @@ def _truths(stored: Mapping[Path, _Stored]) -> dict[str, tuple[str, str, str, Ta
             for slide_id in case.slide_ids:
                 found.setdefault(slide_id, known)
     return found
+
+
+def _cases(stored: Mapping[Path, _Stored]) -> dict[str, str]:
+    """The case of every slide of the runs; of one that was only trained on, a run may have stored no prediction."""
+    parts = [members for record, _ in stored.values() for members in record["parts"].values()]
+    return {slide_id: str(entry["case_id"]) for members in parts for slide_id, entry in members.items()}
 
 
 def _files(folder: Path | None) -> dict[str, Path]:
