@@ -93,9 +93,7 @@ class Board:
         running = [run for run in runs if run.folder in now_running]
         spent_s = sum(self.clock() - self._began[run.folder] for run in running)
         found = [record["fit"]["val"][record["fit"]["selected_by"]] for record in records]
-        values = [
-            value for value in found if isinstance(value, (int, float))
-        ]  # undefined where validation has one class
+        values = [value for value in found if isinstance(value, (int, float))]  # others say why there is none
         left = len(runs) - len(outcomes)
         remaining_s = 0.0 if left == 0 else None
         if left and records:
