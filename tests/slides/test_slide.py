@@ -229,9 +229,15 @@ class TestFormats:
             Slide.open(tmp_path / "a.svs", mpp=0.5)
 
     def test_no_file(self, tmp_path: Path) -> None:
-        for path in (tmp_path, tmp_path / "absent.svs"):
-            with pytest.raises(SlideError, match="no such file"):
-                Slide.open(path)
+        (tmp_path / "link.svs").symlink_to(tmp_path / "absent.svs")
+        said = {
+            "": "a folder, not a slide",
+            "absent.svs": "no such file",
+            "link.svs": "a link to a file that is not there",
+        }
+        for name, why in said.items():
+            with pytest.raises(SlideError, match=why):
+                Slide.open(tmp_path / name)
 
     def test_truncated_picture(self, tmp_path: Path, noise: Noise) -> None:
         Image.fromarray(noise(300, 300)).save(tmp_path / "a.png")
