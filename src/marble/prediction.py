@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Predictor", "RunChooser", "SlideOptions", "bags_of", "chooser_of", "found_at", "predict"]
 
+_TABLES = frozenset({".csv", ".tsv", ".xlsx"})
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:
@@ -249,6 +251,8 @@ def found_at(path: Path, run: RunFolder) -> Iterator[Path | tuple[str, BagStore 
                 yield from slides_in([path])
             except InputError as error:
                 raise InputError(f"no bags and {error.what}", where=path, hint=error.hint) from None
+        elif path.suffix.lower() in _TABLES:
+            raise InputError("a table, not a slide", where=path, hint="Give slides, a folder of slides or a store")
         elif path.exists():
             yield path
         else:
