@@ -23,7 +23,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def told_if_short(what: str, where: object, hint: str) -> Iterator[None]:
+def told_if_short(what: str, where: object) -> Iterator[None]:
     """Errors for want of memory become one that says what it was wanted for and, where known, how much at once."""
     try:
         yield
@@ -32,4 +32,5 @@ def told_if_short(what: str, where: object, hint: str) -> Iterator[None]:
             raise
         asked = _ASKED.search(str(error))
         much = "more" if asked is None else f"{float(asked[1]) * _GIB[asked[2].lower()]:.2g} GiB more at once"
-        raise ShortOfMemoryError(f"not enough memory for {what}: it needs {much}", where=where, hint=hint) from None
+        said = f"not enough memory for {what}: it needs {much}"
+        raise ShortOfMemoryError(said, where=where, hint="Use a machine with more, or a smaller model") from None

@@ -44,7 +44,8 @@ def run(
     where = devices.choose(device)
     loaded = Experiment.load(experiment)
     with locks.hold(out / loaded.name / f".run{locks.SUFFIX}", f"experiment '{loaded.name}'"):
-        stock = loaded.stock(out)
+        with terminal.console().status("reading the cohort's bags"):  # each once: a while where they are many
+            stock = loaded.stock(out)
         planned = loaded.plan(out, threads=threads, allow_drift=allow_drift, device=str(where), stock=stock)
         typer.echo(f"training on {devices.describe(where)}")
         typer.echo(loaded.cohort(out).summary())

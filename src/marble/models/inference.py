@@ -53,7 +53,7 @@ def infer(model: BagModel, bag: Bag, orders: int = ORDERS) -> Prediction:
     model.eval()
     try:
         tiles = " + ".join(f"{len(level):,}" for level in bag.levels)
-        with told_if_short(f"{tiles} tiles", bag.slide_id, "Use a machine with more, or a model of linear memory"):
+        with told_if_short(f"{tiles} tiles", bag.slide_id):
             base = canonical(bag).to(model.device)
             runs = [_one(model, base, k) for k in range(orders if model.order_sensitive else 1)]
     finally:

@@ -42,8 +42,6 @@ from marble.training.result import FitResult
 from marble.training.results import history_csv
 from marble.training.trackers import Trackers
 
-_LESS_MEMORY = "Use a machine with more, or project tokens to fewer numbers (the model's option `project`)"
-
 Progress = Callable[[dict[str, Any]], None]
 
 
@@ -149,7 +147,7 @@ class TrainingLoop:
         for place, (slide, bag) in enumerate(prefetch(self._augmented, order)):
             torch.manual_seed(generator(self.job.seed, self.at.epoch, slide, place, "dropout").initial_seed())
             last = place + 1 == len(order)
-            with told_if_short("a training step on this slide", slide, _LESS_MEMORY):
+            with told_if_short("a training step on this slide", slide):
                 group.append((slide, self._forward(bag)))
                 if len(group) < self.group and not last:
                     continue
