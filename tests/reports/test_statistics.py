@@ -11,7 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from marble.errors import InputError
 from marble.reports import statistics as stats
-from marble.tasks.weighted import auc
+from marble.tasks.classification_metrics import CALIBRATION_BINS, confidence_excess, expected_calibration_error
+from marble.tasks.weighted import auc, calibration_error
 
 TRUE_AUC_WITH_NOISE = float(norm.cdf(1 / (2 * 1.01) ** 0.5))  # the same with a little noise added
 
@@ -221,3 +222,40 @@ def test_repeated_patients_are_drawn_together() -> None:
     assert np.array_equal(first[:, 2], second[:, 0])
     assert np.array_equal(first[:, 0], second[:, 1])
     assert (first.sum(1) == 3).all()
+
+
+def _confidences(rng: np.random.Generator, n: int, too_sure: float) -> tuple[np.ndarray, np.ndarray]:
+    """Truth (n,) and probabilities (n, 2) of a model whose confidence is `too_sure` more than its share of hits."""
+    confidence = rng.uniform(0.5, 1, n) ** 0.7
+    right = rng.random(n) < confidence - too_sure
+    return np.where(right, 0, 1), np.stack([confidence, 1 - confidence], axis=1)
+
+
+def test_the_interval_of_a_calibration_error_holds_the_error_and_more_often_the_truth() -> None:
+    """A tenth too sure, 20 patients: the samples as drawn cover the truth in three quarters of tables."""
+    rng = np.random.default_rng(4)
+    moved = as_drawn = outside = 0
+    total = 300
+    for trial in range(total):
+        truth, p = _confidences(rng, 20, too_sure=0.1)
+        value = expected_calibration_error(truth, p)
+        assert isinstance(value, float)
+        metric = partial(calibration_error, *confidence_excess(truth, p), CALIBRATION_BINS)
+        draws = stats.PatientBootstrap([[f"p{i}" for i in range(20)]], replicates=400, seed=trial).means([metric])
+        plain, held = stats.bootstrap_interval(value, draws), stats.bootstrap_interval(value, draws.around(value))
+        assert plain is not None
+        assert held is not None
+        outside += not held.low <= value <= held.high
+        as_drawn += plain.low <= 0.1 <= plain.high
+        moved += held.low <= 0.1 <= held.high
+    assert outside == 0
+    assert as_drawn / total < 0.82
+    assert moved / total > 0.85
+
+
+def test_moved_samples_keep_their_spread_and_do_not_go_below_zero() -> None:
+    draws = stats.Draws(np.array([0.1, 0.2, np.nan, 0.6]), left_out=0.25)
+    moved = draws.around(0.2)
+    assert moved.means == pytest.approx([0.0, 0.1, np.nan, 0.5], nan_ok=True)
+    assert moved.left_out == 0.25
+    assert draws.around(0.05).means[0] == 0.0

@@ -77,6 +77,10 @@ def test_scores_are_of_all_cases_at_once(root: Path, report: Path) -> None:
         interval = row.cells["auc"].interval
         assert interval is not None
         assert interval.low <= area <= interval.high
+        sure = row.cells["ece"]
+        assert isinstance(sure.mean, float)
+        assert sure.interval is not None
+        assert sure.interval.low <= sure.mean <= sure.interval.high
         right = np.mean([one["label"] == one["predicted"] for one in mine])
         assert row.cells["accuracy"].mean == pytest.approx(right)
         assert row.spread == pytest.approx(np.mean([float(one["member_sd"]) for one in mine]))

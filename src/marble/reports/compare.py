@@ -62,7 +62,7 @@ def compare(results: Results) -> Comparison:
         for key, repeats in weighted.items()
     }
     tested = results.task.tested
-    rows = [ModelRow(model, {name: _cell(model, name, draws[model.key]) for name in results.metric_names})
+    rows = [ModelRow(model, {name: _cell(results, model, name, draws[model.key]) for name in results.metric_names})
             for model in results.models]  # fmt: skip
     reference = results.reference
     if reference is None or len(rows) < 2:
@@ -78,7 +78,7 @@ def compare(results: Results) -> Comparison:
     return Comparison(results, tuple(rows), tested)
 
 
-def _cell(model: ModelResults, name: str, draws: dict[str, Draws]) -> Cell:
+def _cell(results: Results, model: ModelResults, name: str, draws: dict[str, Draws]) -> Cell:
     values = model.values(name)
     undefined = [value for value in values if isinstance(value, Undefined)]
     if undefined:
@@ -88,7 +88,8 @@ def _cell(model: ModelResults, name: str, draws: dict[str, Draws]) -> Cell:
     sd = stdev(numbers) if len(numbers) > 1 else None
     if name not in draws:
         return Cell(mean, sd, runs=len(numbers))
-    return Cell(mean, sd, bootstrap_interval(mean, draws[name]), draws[name].left_out, len(numbers))
+    drawn = draws[name].around(mean) if name in results.task.inflated else draws[name]
+    return Cell(mean, sd, bootstrap_interval(mean, drawn), drawn.left_out, len(numbers))
 
 
 def _test(

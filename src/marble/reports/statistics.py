@@ -52,6 +52,14 @@ class Draws:
     means: Floats  # (B,) over the repeats; NaN where every repeat is undefined
     left_out: float  # share of repeats, over all samples, that were
 
+    def around(self, value: float) -> Draws:
+        """The samples of a metric from 0 up, moved so that their mean is the estimate's `value`.
+
+        For metrics that every resampling inflates: as drawn, the interval of a well calibrated model's ECE lies above
+        the ECE itself, and holds the truth less often than the moved one (simulated in the tests).
+        """
+        return Draws(np.maximum(self.means + (value - np.nanmean(self.means)), 0.0), self.left_out)
+
 
 class PatientBootstrap:
     """Resamples patients, not rows: a patient who is tested in several repeats is drawn in all of them or in none.

@@ -92,6 +92,7 @@ def _cells(task: Task, cases: Sequence[TogetherCase]) -> dict[str, Cell]:
             cells[name] = Cell(value, runs=1)
         else:
             draws = bootstrap.means([weighted[name]])
+            draws = draws.around(value) if name in task.inflated else draws
             cells[name] = Cell(value, None, bootstrap_interval(value, draws), draws.left_out, 1)
     return cells
 

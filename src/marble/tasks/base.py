@@ -92,6 +92,8 @@ class Task(ABC):
     truth_name: ClassVar[str] = "label"
     #: what a model that knows nothing scores, for the metrics where that does not depend on the cases
     chance: ClassVar[Mapping[str, float]] = {}
+    #: metrics from 0 up that resampling makes larger: a sum of absolute deviations grows with every chance one
+    inflated: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     @abstractmethod

@@ -61,6 +61,7 @@ class Classification(Task):
     target_columns: ClassVar[tuple[str, ...]] = ("label",)
     calibrated_on: ClassVar[tuple[str, ...]] = ("val",)
     chance: ClassVar[Mapping[str, float]] = {"auc": 0.5}
+    inflated: ClassVar[frozenset[str]] = frozenset({"ece"})
 
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) != len(self.classes):
