@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from marble.errors import MarbleError
+from marble.memory import keep_freed
 from marble.pointers import pointed_at
 
 _STATUS = Path("/proc/self/status")
@@ -115,6 +116,7 @@ def _kilobytes(path: Path, field: str) -> int:
 
 
 def _main() -> None:
+    keep_freed()
     run = pointed_at(sys.argv[1])(*json.loads(sys.argv[2]))
     began = time.perf_counter()
     rise = _rise(run)

@@ -1,4 +1,5 @@
-"""`marble bench mixers`: what a pass of two-level MARBLE costs with each mixer and order, as a ratio to mamba2.
+"""`marble bench mixers`: what a pass of two-level MARBLE costs with each mixer and order, and one of ABMIL, as ratios
+to mamba2.
 
 A prediction with mamba2 takes K such passes (8 unless said otherwise), one with `set` or with an order of its own takes
 one; the ratios here are those of a single pass.
@@ -27,8 +28,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "mlp": {"mixer": "mlp"},
     "mamba2, hilbert": {"order": "hilbert"},
     "mamba2, both directions": {"directions": 2},
+    "abmil": {},
 }
-#: tokens from which only the two mixers are compared, one turn each
+#: tokens from which only the two linear-time mixers and ABMIL are compared, one turn each
 LARGE = 100_000
 MEMORY_SHARE = 0.6
 
@@ -43,7 +45,7 @@ def run(
     for T in sizes:
         for which in PASSES:
             memory: dict[str, int] = {}
-            for name in ["mamba2", "set"] if T >= LARGE else VARIANTS:
+            for name in ["mamba2", "set", "abmil"] if T >= LARGE else VARIANTS:
                 if memory and 2 * memory["mamba2"] > MEMORY_SHARE * available_bytes():
                     left_out.append(f"{name}: {which} of {T} tokens may not fit in memory")
                     continue
@@ -71,7 +73,7 @@ def run(
 def prepare(name: str, T: int, which: str) -> Callable[[], object]:
     """One pass of a variant over a bag of T fine tokens, warmed up on a tiny one."""
     torch.manual_seed(0)
-    model = build("marble", DIM, 2, **VARIANTS[name]).eval()
+    model = build("abmil" if name == "abmil" else "marble", DIM, 2, **VARIANTS[name]).eval()
 
     def one_pass(tokens: int) -> Callable[[], object]:
         bag = synthetic_bag(tokens)

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from marble.bags.augment import generator, shuffled
 from marble.bags.bag import Bag, Level
 from marble.benchmarks import scaling
-from marble.benchmarks.measure import available_bytes, interleaved, machine, peak_memory
+from marble.benchmarks.measure import available_bytes, interleaved, machine, once, peak_memory
 from marble.encoders.torchvision_guard import import_timm
 from marble.errors import InputError, UnavailableError
 from marble.files import publish_json
@@ -39,7 +39,7 @@ from marble.models.zoo.marble import Marble
 from marble.models.zoo.marble_fast import composing_pays
 
 DIM = 1024
-SIZES = (2048, 8192, 32768)
+SIZES = (512, 2048, 8192, 32768)
 QUICK_SIZES = (128, 256)
 PASSES = ("forward", "forward+backward")
 TORCH_PATH = "marble, torch path"
@@ -48,6 +48,8 @@ MODELS = ("marble", TORCH_PATH, "transformers", "abmil", "transmil")
 MEMORY_SHARE = 0.6
 #: tokens from which passes take so long that they need no warming up, and one turn less
 LARGE = 32768
+#: the bag as drawn and as shuffled, and what a pass over it may take
+MILLION, MILLION_NEEDS = 1 << 20, 14 << 30
 
 Product = tuple[int, int, int]  # (m, k, n): (m, k) times (k, n)
 
@@ -86,6 +88,7 @@ def run(
             small,
             repeats,
         ),
+        "million": None if quick else _million(left_out),
         "left_out": left_out,
     }
     _print(result)
@@ -250,6 +253,15 @@ def _times(T: int, which: str, repeats: int, models: Sequence[str], memory: Memo
     return {"tokens": T, "pass": which, "seconds": seconds, "ratio": ratios}
 
 
+def _million(left_out: list[str]) -> dict[str, Any] | None:
+    """A training pass over a million tokens: its seconds, and its memory beside the bag's own 4 GiB."""
+    if available_bytes() < MILLION_NEEDS:
+        left_out.append("marble: training on a million tokens would not fit in memory beside the bag")
+        return None
+    peak, seconds = once(f"{__name__}:prepare", "marble", MILLION, PASSES[1], threads=torch.get_num_threads())
+    return {"tokens": MILLION, "seconds": seconds, "bytes": peak}
+
+
 def _packed_products(tokens: int) -> Callable[[], None]:
     return multiply(products(tokens, max(1, tokens // 16), algebra=False, backward=True))
 
@@ -282,6 +294,8 @@ def _print(result: dict[str, Any]) -> None:
         console.print(f"{row['tokens']:,} tokens, {row['pass']}: {row['seconds']:.2f} s, {per_token:.1f} KB per token")
     for which, exponent in result["growth"]["exponent"].items():
         console.print(f"{which}: time grows as tokens^{exponent:.2f}")
+    if (million := result["million"]) is not None:
+        console.print(f"training on {million['tokens']:,} tokens: {million['bytes'] / 2**30:.2f} GiB beside the bag")
     few = result["small_bags"]
     console.print(f"{few['bags']} bags, {few['tokens']:,} tokens: {few['ratio']:.2f} times the products of all at once")
     for line in result["left_out"]:

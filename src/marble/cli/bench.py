@@ -55,6 +55,7 @@ def bench(
 
         Slide.open(slide).close()  # refused now, not after minutes of measuring
     from marble import devices
+    from marble.memory import keep_freed
 
     where = devices.choose(device)
     if what != "device" and where.type != "cpu":
@@ -71,4 +72,5 @@ def bench(
         raise InputError(f"`bench {what}` measures one process", hint="Leave out --ray and --workers")
     if against is not None:
         what, options = "zoo_peers", {"against": against}
+    keep_freed()  # as fits do
     import_module(f"marble.benchmarks.{what}").run(json_path=json, quick=quick, **options)

@@ -12,6 +12,7 @@ from marble.bags.augment import generator
 from marble.bags.tensors import map_file, to_bytes
 from marble.devices import choose
 from marble.errors import RunError
+from marble.memory import keep_freed
 from marble.models import BagModel, build
 from marble.models.zoo.probe import ClosedForm
 from marble.tasks.base import Task
@@ -39,6 +40,7 @@ def fit(
     one that `devices.choose` knows, and the model comes back on it.
     """
     root, there = Path(folder), choose(device)
+    keep_freed()
     torch.set_num_threads(job.threads)
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(int(generator(job.seed, "init").initial_seed() % 2**63))
