@@ -1,6 +1,6 @@
 """Write the tables of docs/reference/performance.md from benchmarks/results/*.json, so no figure is typed by hand.
 
-marble bench model --json benchmarks/results/model.json    (likewise extract, train, zoo)
+marble bench model --json benchmarks/results/model.json    (likewise mixers, extract, train, zoo, cluster)
 marble bench zoo --against torchmil --json benchmarks/results/zoo_peers.json
 python benchmarks/render_docs.py
 """
@@ -19,17 +19,21 @@ ZOO_PLOT = RESULTS / "zoo.png"  # beside zoo.json
 PAGE = ROOT / "docs" / "reference" / "performance.md"
 INTRODUCTION = """\
 Measured by `marble bench`, in one process, taking turns, medians; ratios are what counts. The JSON behind the tables
-lies in `benchmarks/results/`; `python benchmarks/render_docs.py` writes this page from it."""
+lies in `benchmarks/results/`; `python benchmarks/render_docs.py` writes this page from it. On Linux freed memory is
+kept for the next tensor, as fits keep it: without that, a training step of MambaMIL or SRMambaMIL on 16,384 tokens
+takes 1.6 to 2.2 times as long, and half to two thirds of the memory; one of MARBLE a tenth longer, in the
+same memory."""
 NOT_MEASURED = """\
 ## Not measured
 
-CUDA, MPS and the `mamba_ssm` kernels: no such machine was at hand; [On a GPU](../how-to/gpu.md) says what was checked."""
+CUDA, MPS and the `mamba_ssm` kernels: no such machine was at hand;
+[On a GPU](../how-to/gpu.md) says what was checked."""
 
 
 def main() -> None:
     parts = ["# Performance", INTRODUCTION]
-    for name, render in (("model", model), ("zoo", zoo), ("zoo_peers", zoo_peers), ("train", train),
-                         ("extract", extract)):  # fmt: skip
+    for name, render in (("model", model), ("mixers", mixers), ("zoo", zoo), ("zoo_peers", zoo_peers), ("train", train),
+                         ("extract", extract), ("cluster", cluster)):  # fmt: skip
         path = RESULTS / f"{name}.json"
         if path.exists():
             parts += render(json.loads(path.read_text()))
@@ -97,10 +101,56 @@ def model_targets(result: dict[str, Any]) -> list[list[str]]:
 
 
 def train(result: dict[str, Any]) -> list[str]:
-    rows = [[key, f"{value:.4g}" if isinstance(value, float) else str(value)]
-            for key, value in result.items() if isinstance(value, int | float | str)]  # fmt: skip
-    return ["## A training epoch", "Share of the epoch outside the model's forward and backward (target 0.15).",
-            _table(["what", "value"], rows)]  # fmt: skip
+    seconds = result["seconds"]
+    parts = ("waiting", "forward", "loss", "backward", "optimiser", "rest")
+    rows = [[part, f"{seconds[part]:.3f}", f"{seconds[part] / seconds['epoch']:.1%}"] for part in parts]
+    steps = [
+        [f"{row['tokens']:,}", f"{1000 * row['paper']:.1f}", f"{1000 * row['small']:.1f}",
+         f"{row['times_cheaper']:.1f}", ">= 10", "yes" if row["met"] else "no"] for row in result["small_step"]
+    ]  # fmt: skip
+    about = (
+        f"{result['train_bags']} bags of {result['tokens']:,} fine tokens, D = {result['dim']}: outside forward and"
+        f" backward {result['overhead']:.1%} of the epoch (target {result['target']}), with the checkpoint of so small"
+        f" an epoch {result['overhead_with_checkpoint']:.1%}."
+    )
+    return [
+        "## A training epoch",
+        about,
+        _table(["part", "seconds", "share"], rows),
+        "A step of the recipe for small cohorts against one of the paper's, on bags as small cohorts have them:",
+        _table(["fine tokens", "paper, ms", "small, ms", "times cheaper", "target", "met"], steps),
+    ]
+
+
+def mixers(result: dict[str, Any]) -> list[str]:
+    memory = {(row["tokens"], row["pass"]): row["kb_per_token"] for row in result["rows"] if row["variant"] == "mamba2"}
+    rows = [
+        [f"{row['tokens']:,}", row["pass"], row["variant"], f"{row['seconds']:.3f}", f"{row['ratio']:.2f}",
+         f"{row['kb_per_token']:.1f}", f"{row['kb_per_token'] / memory[row['tokens'], row['pass']]:.2f}"]
+        for row in result["rows"]
+    ]  # fmt: skip
+    return [
+        "### Mixers",
+        "One pass at D = 1024. A prediction takes one pass with `set`, `mlp` or an order of its own, and as many as"
+        " there are orders (8 unless said otherwise) with mamba2."
+        + (f" Left out: {'; '.join(result['left_out'])}." if result["left_out"] else ""),
+        _table(["fine tokens", "pass", "what", "seconds", "x mamba2", "KB per token", "x mamba2"], rows),
+    ]
+
+
+def cluster(result: dict[str, Any]) -> list[str]:
+    rows = [[row["way"], f"{row['slide_s']:.2f}", f"{row['start_s']:.1f}", f"{row['item_ms']:.2f}"]
+            for row in result["rows"]]  # fmt: skip
+    about = (
+        f"Drawn slides through `extract` on two cores: one worker to two is {result['speed_up']:.2f} times as fast on a"
+        f" cluster of this machine and {result['speed_up_of_processes']:.2f} times with processes; a slide on two"
+        f" workers of the cluster takes {result['against_processes']:.2f} of its time with two processes."
+    )
+    return [
+        "## Workers",
+        about,
+        _table(["workers", "s per slide", "s until they stand", "ms per item without work"], rows),
+    ]
 
 
 def extract(result: dict[str, Any]) -> list[str]:

@@ -295,7 +295,7 @@ def _prepared(
         return
     if spec is None:
         return
-    machine = Machine(device=options.device, weights=dict(options.weights))
+    machine = Machine(device=options.device, weights=dict(options.weights)).shared_by(executor)
     chooser = None if routing is None else RunChooser(run.folder.resolve(), routing.budget)
     if isinstance(executor, Processes):
         executor = replace(executor, prepare=partial(load_encoders, spec, machine))

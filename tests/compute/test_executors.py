@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from marble.compute import Done, Executor, Failed, Inline, Limits, Processes, tell
+from marble.compute import Cluster, Done, Executor, Failed, Inline, Limits, Processes, tell
 from marble.errors import InputError, SlideError
+from marble.extract import Machine
 
 # Top-level functions, because they travel to other processes.
 
@@ -167,3 +168,12 @@ def test_a_result_that_cannot_travel_fails_its_item() -> None:
     outcomes = list(Processes(1).map(unpicklable, [1, 2]))
     assert all(isinstance(o, Failed) and "pickle" in o.reason.lower() for o in outcomes)
     assert len(outcomes) == 2
+
+
+def test_items_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that nobody asked for are those of an item's share; a number that somebody gave stays."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    executors = (Inline(), Processes(1), Processes(3), Processes(20), Cluster(cpus=4), Cluster(cpus=0.5))
+    assert [executor.cores_each for executor in executors] == [8, 8, 2, 1, 4, 1]
+    assert [Machine().shared_by(executor).thread_count for executor in executors] == [8, 8, 2, 1, 4, 1]
+    assert Machine(threads=3).shared_by(Processes(8)).thread_count == 3

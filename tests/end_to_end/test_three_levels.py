@@ -21,6 +21,10 @@ from marble.slides.slide import Slide
 from marble.synthetic.slides import Planted, write_slide
 from marble.viewer.app import create_app
 from marble.viewer.registry import build_registry, key_of
+from tests.cli.commands import marble
+from tests.compute.clusters import cluster_here
+from tests.compute.test_same_bytes import WHERE
+from tests.extract.making import tree
 from tests.viewer.client import get
 
 EXPERIMENT = """
@@ -180,6 +184,26 @@ def test_extract_keeps_chosen_branches_in_a_folder_of_their_own(world: World, tm
     _ok("extract", world.slide(5), "--store", tmp_path, *LATTICE, "--route", world.run, "--budget", "0.5")
     assert len(list(tmp_path.rglob("store.json"))) == 2  # another choice, another folder
     assert _marble("verify", tmp_path).exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_routing_on_a_cluster_chooses_and_says_the_same(world: World, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    stores, answers = {}, {}
+    with cluster_here():
+        for where, flags in WHERE.items():
+            chosen = ("--route", world.run, "--budget", "0.25", *flags)
+            ended = marble("extract", world.slide(1), world.slide(2), "--store", tmp_path / where, *LATTICE, *chosen)
+            assert ended.code == 0, ended.err
+            stores[where] = tree(tmp_path / where)
+            out = tmp_path / f"{where}.csv"
+            asked = (world.slide(3), world.slide(4), "--budget", "0.25", "--out", out, "--allow-training-slides")
+            ended = marble("predict", world.run, *asked, *flags)
+            assert ended.code == 0, ended.err
+            answers[where] = out.read_bytes()
+    assert stores["inline"] == stores["processes"] == stores["cluster"]
+    assert answers["inline"] == answers["processes"] == answers["cluster"]
 
 
 def test_the_seal_of_the_routing(world: World, tmp_path: Path) -> None:

@@ -177,6 +177,8 @@ def test_a_damaged_record_and_a_dead_worker_cost_only_their_slide(some_slides: l
     class Dies:
         """Every worker dies with its item."""
 
+        cores_each = 1
+
         def map(self, fn: object, items: object) -> object:
             return (Failed(item, "its worker died 2 times (signal SIGSEGV)") for item in items)  # type: ignore[attr-defined]
 

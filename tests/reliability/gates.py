@@ -66,7 +66,7 @@ SLIDES = (
          lacks="names are given to the rules that make ids and file names; few of them to the command line"),
     Gate("A8", "What a slide file says of its patient reaches no artefact", 8,
          ("tests/extract/test_privacy.py",),
-         lacks="one slide with four canaries through extract and tile; heatmaps and viewer are not searched"),
+         lacks="a slide is known by its file's name, so what that says is everywhere; TIFF alone is tried"),
     Gate("A9", "A planted lesion is found at its coordinates in every level, map and format", 9,
          ("tests/viewer/test_planted.py::test_a_planted_lesion_is_the_peak_everywhere",
           "tests/slides/test_lattice.py::test_a_planted_mark_is_in_its_cell_at_every_level"),

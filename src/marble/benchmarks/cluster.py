@@ -1,8 +1,9 @@
 """`marble bench cluster`: what one worker more brings, on a cluster of this machine and without one.
 
-The same slides go through `extract` with one and with two workers of a cluster, and with processes; few of them, then
-many: what grows with their number is the time of a slide, the rest is the time until workers stand. Items that need no
-work give the time to send one and to hear of it.
+The same slides go through `extract` with one and with two workers of a cluster, and with processes, each worker with
+one thread. The first few slides end while workers are being started; the time of a slide is taken from those after
+them, and what the first ones took longer is the time until workers stand. Items that need no work give the time to send
+one and to hear of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rich.table import Table
 from marble.benchmarks.measure import machine
 from marble.compute import Cluster, Executor, Processes
 from marble.errors import MarbleError
-from marble.extract import ExtractSpec, extract_many
+from marble.extract import BatchProgress, ExtractSpec, Machine, Progress, extract_many
 from marble.files import publish_json
 from marble.slides.lattice import PyramidSpec
 from marble.synthetic.slides import write_slide
@@ -42,19 +43,15 @@ def run(json_path: str | Path | None = None, quick: bool = False) -> dict[str, A
     with TemporaryDirectory(prefix="marble-bench-") as scratch:
         root = Path(scratch)
         slides = [write_slide(root / f"slide-{i}.tiff", size, mpp=0.5, seed=i) for i in range(many)]
-        seconds = {
-            (way, count): _extracted(slides[:count], spec, root / f"{way}-{count}", executor)
-            for count in (few, many)  # all ways with few slides before any with many: the machine drifts over both
-            for way, executor in WAYS.items()
-        }
+        ended = {way: _extracted(slides, spec, root / way, executor) for way, executor in WAYS.items()}
     rows: list[dict[str, Any]] = []
     for way, executor in WAYS.items():
-        slide_s = (seconds[way, many] - seconds[way, few]) / (many - few)
+        slide_s = (ended[way][-1] - ended[way][few - 1]) / (many - few)
         rows.append(
             {
                 "way": way,
                 "slide_s": slide_s,
-                "start_s": seconds[way, few] - few * slide_s,
+                "start_s": ended[way][few - 1] - few * slide_s,
                 "item_ms": 1000 * _per_item(executor, QUICK_ITEMS if quick else ITEMS),
             }
         )
@@ -74,13 +71,17 @@ def run(json_path: str | Path | None = None, quick: bool = False) -> dict[str, A
     return result
 
 
-def _extracted(slides: list[Path], spec: ExtractSpec, store: Path, executor: Executor) -> float:
-    return _timed(lambda: _check(extract_many(slides, spec, store, executor=executor).ok))
+def _extracted(slides: list[Path], spec: ExtractSpec, store: Path, executor: Executor) -> list[float]:
+    """Seconds after which the first slide, the second, ... had ended."""
+    began, ended = time.perf_counter(), []
 
+    def heard(at: BatchProgress | Progress) -> None:
+        if isinstance(at, BatchProgress):
+            ended.append(time.perf_counter() - began)
 
-def _check(ok: bool) -> None:
-    if not ok:
+    if not extract_many(slides, spec, store, executor=executor, machine=Machine(threads=1), on_progress=heard).ok:
         raise MarbleError("a slide of the benchmark could not be extracted")
+    return ended
 
 
 def _per_item(executor: Executor, items: int) -> float:

@@ -45,7 +45,9 @@ def extract(
     ray: Ray = None,
     worker_cpus: WorkerCpus = 1,
     worker_gpus: WorkerGpus = 0,
-    threads: Annotated[int, typer.Option(help="Threads of each; 0 takes every core.", min=0)] = 0,
+    threads: Annotated[
+        int, typer.Option(help="Threads of each worker; 0: cores / workers, --worker-cpus on a cluster.", min=0)
+    ] = 0,
     timeout: Annotated[float | None, typer.Option(help="Give up on a slide after this many seconds.", min=0)] = None,
     stall: Annotated[float, typer.Option(help="... or after so many seconds without a tile; 0: never.", min=0)] = 900,
     cpu_time: Annotated[float, typer.Option(help="... or so many seconds of processor time; 0: never.", min=0)] = 0,

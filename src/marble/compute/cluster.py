@@ -69,6 +69,10 @@ class Cluster:
         if self.cpus <= 0 or self.gpus < 0:
             raise InputError(f"a worker needs cpus > 0 and gpus >= 0, got {self.cpus} and {self.gpus}")
 
+    @property
+    def cores_each(self) -> int:
+        return max(1, int(self.cpus))
+
     def map(self, fn: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Done[Item, Result] | Failed[Item]]:
         waiting: deque[tuple[Item, int]] = deque((item, 0) for item in items)
         ray, ours = self._connect()
@@ -158,7 +162,7 @@ class Cluster:
 
     def _environment(self) -> dict[str, str]:
         """Set before a worker loads torch, so that workers share a machine's cores instead of fighting for them."""
-        return {"OMP_NUM_THREADS": str(max(1, int(self.cpus))), storage.CACHE: str(storage.cache())}
+        return {"OMP_NUM_THREADS": str(self.cores_each), storage.CACHE: str(storage.cache())}
 
     # ---- one item ----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ not by an exception, not by a worker that is killed, not by one that hangs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -55,8 +56,18 @@ def heard_by(listener: Callable[[Any], None] | None) -> Iterator[None]:
         _listener = before
 
 
+def cores_here() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+
+
 class Executor(Protocol):
     """Runs a top-level function over items; order-free; a failure belongs to its item."""
+
+    @property
+    def cores_each(self) -> int:
+        """How many cores an item has for itself, so that those side by side do not fight for them."""
+        ...
 
     def map(
         self, fn: Callable[[Item], Result], items: Iterable[Item]

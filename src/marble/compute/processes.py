@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from marble.compute.executor import Done, Failed, Item, Result, describe
+from marble.compute.executor import Done, Failed, Item, Result, cores_here, describe
 from marble.compute.limits import Limits
 from marble.compute.spawned import Spawned, told
 from marble.compute.worker import ANSWER, BEGUN, NEWS
@@ -48,6 +48,10 @@ class Processes:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise InputError(f"workers must be at least 1, got {self.workers}")
+
+    @property
+    def cores_each(self) -> int:
+        return max(1, cores_here() // self.workers)
 
     @property
     def _clocks(self) -> tuple[float | None, float | None]:

@@ -134,6 +134,7 @@ def extract_many(
     """
     began = time.monotonic()
     executor, machine, facts = executor or Inline(), machine or Machine(), facts or BatchFacts()
+    machine = machine.shared_by(executor)
     chosen = [Path(path) for path in paths]
     if not chosen:
         raise InputError("no slides to extract", hint="Give slide files, or folders that hold some")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, Self
@@ -11,6 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from marble.bags.provenance import Sha256
+from marble.compute.executor import Executor, cores_here
 from marble.compute.limits import GIB, Limits
 from marble.encoders import Encoder, encoder_row, load_encoder
 from marble.errors import MarbleError
@@ -67,7 +67,8 @@ class Machine:
 
     Args:
         device: of the encoder; several, comma-separated, share its batches.
-        threads: that read and encode side by side in this process; 0 takes every core it may use.
+        threads: that read and encode side by side in this process; 0 takes every core it may use, shared
+            with the slides beside it.
         weights: encoder name -> local weights file.
         allow_download: fetch weights that are not here.
     """
@@ -79,9 +80,11 @@ class Machine:
 
     @property
     def thread_count(self) -> int:
-        return self.threads or len(
-            os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-        )
+        return self.threads or cores_here()
+
+    def shared_by(self, executor: Executor) -> Machine:
+        """The same, with the threads that a slide has beside the others that `executor` works on."""
+        return self if self.threads else replace(self, threads=executor.cores_each)
 
 
 #: what a worker may use for one slide where the user has no say in it
