@@ -93,7 +93,7 @@ def run(json_path: str | Path | None = None, quick: bool = False, repeats: int =
             publish_json(json_path, result)
     _print(result)
     if json_path is not None:
-        publish(Path(json_path).with_suffix(".png"), _png(plot(rows)))
+        publish(Path(json_path).with_suffix(".png"), png(plot(rows)))
     return result
 
 
@@ -258,7 +258,7 @@ def plot(rows: Sequence[ModelCost]) -> Figure:
     return figure
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     return buffer.getvalue()
