@@ -128,11 +128,12 @@ def train(result: dict[str, Any]) -> list[str]:
 
 def mixers(result: dict[str, Any]) -> list[str]:
     memory = {(row["tokens"], row["pass"]): row["kb_per_token"] for row in result["rows"] if row["variant"] == "mamba2"}
-    rows = [
-        [f"{row['tokens']:,}", row["pass"], row["variant"], f"{row['seconds']:.3f}", f"{row['ratio']:.2f}",
-         f"{row['kb_per_token']:.1f}", f"{row['kb_per_token'] / memory[row['tokens'], row['pass']]:.2f}"]
-        for row in result["rows"]
-    ]  # fmt: skip
+    rows = []
+    for row in result["rows"]:
+        size, least = row["kb_per_token"], memory[row["tokens"], row["pass"]]
+        room = ["not measured", ""] if size is None else [f"{size:.1f}", f"{size / least:.1f}"]
+        head = [f"{row['tokens']:,}", row["pass"], row["variant"]]
+        rows.append([*head, f"{row['seconds']:.3f}", f"{row['ratio']:.2f}", *room])
     return [
         "### Mixers",
         "One pass at D = 1024. A prediction takes one pass with `set`, `mlp` or an order of its own, and as many as"
