@@ -53,8 +53,7 @@ ifdef COVERAGE
 	$(BIN)/coverage combine --quiet
 	@echo "The ten files of which the tests reach least, and the share of all lines that they reach, in percent:"
 	@$(BIN)/coverage report --sort=cover --fail-under=0 | sed -n 1,12p
-	@$(BIN)/coverage report --format=total
-	@$(BIN)/coverage report > /dev/null || { echo "Fewer than pyproject.toml allows: add tests for what you added"; exit 1; }
+	@$(BIN)/coverage report --format=total $(if $(TESTS),--fail-under=0)
 else
 	$(BIN)/python -m pytest -n $(JOBS) $(TESTS)
 endif
