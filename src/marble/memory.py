@@ -46,7 +46,7 @@ def keep_freed() -> bool:
     """Let freed tensors of up to a GiB each, together about a GiB, stay with this process; whether that was possible.
 
     The C library of Linux gives every tensor above 32 MiB back at once, and the next one of that size is new, empty
-    pages, which the system clears and maps one by one: half the time of a training step of MambaMIL on 16,384 tokens.
+    pages, which the system clears and maps one by one: 40 % of a training step of MambaMIL on 16,384 tokens.
     What the user set by environment variables (`MALLOC_...`) stays.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
