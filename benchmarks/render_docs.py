@@ -178,7 +178,7 @@ def zoo(result: dict[str, Any]) -> list[str]:
     return [
         "## Every model",
         "Each at its default size, D = 1024, two classes, against the bare cost of its own matrix products."
-        " Measured before freed memory was kept."
+        + ("" if result.get("freed_memory_kept") else " Measured before freed memory was kept.")
         + (f" Left out: {'; '.join(result['left_out'])}." if result["left_out"] else ""),
         _table(["model", "tokens", "pass", "seconds", "x its products", "KB per token"], rows),
         f"![Time, ratio and memory of every model against tokens](../images/{ZOO_PLOT})",

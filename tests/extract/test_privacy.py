@@ -57,6 +57,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
         _write_named(folder / f"s{number:02}.tiff", root / "drawn.tiff", seed=number)
     (folder / "t1.svs").write_bytes(f"{_canary('broken file')} is no slide".encode())
     (folder / "t2.tiff").write_bytes((folder / "s00.tiff").read_bytes()[:3000])
+    named = b"".join(path.read_bytes() for path in folder.iterdir())
+    assert all(_canary(place).encode() in named for place in PLACES if place != "folder")
     labels = "".join(f"s{number:02},p{number:02},{'ab'[number % 2]}\n" for number in range(SLIDES))
     (root / "cohort.csv").write_text("slide_id,patient,label\n" + labels)
     (root / "study.toml").write_text(EXPERIMENT)

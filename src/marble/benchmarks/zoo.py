@@ -34,6 +34,7 @@ from marble.benchmarks.measure import available_bytes, interleaved, machine, pea
 from marble.benchmarks.zoo_gemms import RecordProducts, bare
 from marble.benchmarks.zoo_scans import PASSES, SCAN_TARGET, measure_scans
 from marble.files import publish, publish_json, read_json
+from marble.memory import keep_freed
 from marble.models import MODELS, BagModel, Output, build, model_options
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def run(json_path: str | Path | None = None, quick: bool = False, repeats: int =
     repeats = QUICK_REPEATS if quick else repeats
     names = QUICK_MODELS if quick else tuple(MODELS)
     about = {"benchmark": "zoo", "quick": quick, "machine": machine(), "dim": DIM, "repeats": repeats}
+    about["freed_memory_kept"] = keep_freed()
     before = _measured_before(json_path, about)
     scans_of = QUICK_SCAN_TOKENS if quick else SCAN_TOKENS
     result: dict[str, Any] = about | {
