@@ -60,17 +60,26 @@ def test_every_model_has_its_row_beside_the_probe(data: Path, monkeypatch: pytes
 def test_the_search_writes_a_row_per_candidate_and_cohort(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {
         "base": recipe.Candidate('mixer = "mlp", project = 4'),
-        "no dropout": recipe.Candidate("dropout = 0.0", "epochs = 1"),
+        "probe": recipe.Candidate(model="probe"),
+        "no dropout": recipe.Candidate("dropout = 0.0", longer=2),
     }
     monkeypatch.setattr(recipe, "CANDIDATES", few)
+    monkeypatch.setattr(recipe, "SIZES", (12, 18))
     found = recipe.run(
         data / "s.json", data=data, out=data / "out", candidates=tuple(few), signals=("fine-only",), seeds=(100,)
     )
-    assert [(row["candidate"], row["signal"], row["seed"]) for row in found["runs"]] == [
-        ("base", "fine-only", 100),
-        ("no dropout", "fine-only", 100),
-    ]
+    expected = [(name, "fine-only", bags, 100) for name in few for bags in (12, 18)]
+    assert [(row["candidate"], row["signal"], row["bags"], row["seed"]) for row in found["runs"]] == expected
     assert json.loads((data / "s.json").read_text()) == found
+    written = (data / "out" / "recipe.md").read_text()
+    auc = {(row["candidate"], row["bags"]): row["auc"] for row in found["runs"]}
+    apart = [auc["probe", bags] - auc["base", bags] for bags in (12, 18)]
+    assert (
+        f"| probe | {auc['probe', 12]:.3f} | {auc['probe', 18]:.3f} | {sum(apart) / 2:+.3f}, {min(apart):+.3f} |"
+        in written
+    )
+    longer = json.loads(next((data / "out" / "runs" / "no-dropout-fine-only-12").rglob("run.json")).read_text())
+    assert longer["fit"]["epochs"] == 2
 
 
 def test_without_tissue_there_is_one_line() -> None:

@@ -17,7 +17,7 @@ from marble.targets import SurvivalTime
 from marble.tasks.classification import Classification
 from marble.tasks.survival import Survival
 from marble.training import ridge
-from marble.training.closed_form import inner_folds
+from marble.training.closed_form import inner_folds, solve_linear_term
 from marble.training.run import execute
 from marble.training.run_folder import RunFolder
 from tests.training.jobs import plan
@@ -62,6 +62,31 @@ def test_classification_is_scikit_learns_and_the_strength_predicts_best(n: int, 
     for strength, score in scores.items():
         assert found.tried[strength] == pytest.approx(score, abs=1e-4)
     assert scores[found.strength] == pytest.approx(min(scores.values()), abs=1e-4)
+
+
+@pytest.mark.parametrize("turned", [0, 25])
+def test_a_careful_choice_fits_nothing_where_nothing_is_to_be_seen(turned: int) -> None:
+    x, labels = rows(50, 40, 3)
+    labels = labels[turned:] + labels[:turned]  # turned, they belong to other rows
+    folds = [torch.arange(50)[k::5] for k in range(5)]
+    loss = classification_loss(labels, 3)
+    best = ridge.solve(x, loss, 3, intercept=True, folds=folds).strength
+    careful = ridge.solve(x, loss, 3, intercept=True, folds=folds, careful=True).strength
+    truth = np.array([int(label[1:]) for label in labels])
+
+    def left_out(strength: float) -> np.ndarray:
+        found = []
+        for out in (fold.numpy() for fold in folds):
+            kept = np.setdiff1d(np.arange(50), out)
+            model = LogisticRegression(C=1 / strength, tol=1e-10, max_iter=10_000).fit(x.numpy()[kept], truth[kept])
+            found.append(-np.log(model.predict_proba(x.numpy()[out])[np.arange(len(out)), truth[out]]).sum())
+        return np.array(found)
+
+    strongest = 40 * max(ridge.STRENGTHS)
+    apart = left_out(strongest) - left_out(best)
+    seen = apart.sum() > np.sqrt(5) * apart.std(ddof=1)
+    assert seen == (turned == 0)
+    assert careful == (best if seen else strongest)
 
 
 def test_cox_is_where_the_penalised_partial_likelihood_is_flat() -> None:
@@ -125,3 +150,51 @@ def test_tiles_knows_the_amount_of_tissue_and_nothing_else(tmp_path: Path) -> No
     changed = bag.to(dtype=torch.float64)
     changed.levels[-1].features.mul_(3)
     assert torch.equal(model(bag).logits, model(changed).logits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "train"),
+    [("burden", ""), ("survival", ""), ("survival", ', survival_loss = "nll", bins = 3'), ("quantity", "")],
+)
+def test_a_linear_term_is_the_probe_and_training_starts_there(tmp_path: Path, kind: str, train: str) -> None:
+    (planned,) = plan(
+        tmp_path, kind, models='[{ name = "marble", project = 8 }]', train=", linear_term = true" + train
+    )[:1]
+    job = planned.job
+    task = job.bound_task.build()
+    criterion = task.criterion(
+        {slide: case.target.value() for case in job.train for slide in case.slides},
+        {slide: case.case_id for case in job.train for slide in case.slides},
+    )
+    model = build(job.model, job.dim, task.outputs, **job.options).eval()
+    note = solve_linear_term(job, criterion, model)
+    assert note.startswith("beside a linear term: ridge strength")
+    store = BagStore(job.store)
+    slides = sorted(slide for case in job.train for slide in case.slides)
+    v = np.stack(
+        [np.concatenate([x.features.double().numpy().mean(axis=0) for x in store.load(s).levels]) for s in slides]
+    )
+    x = torch.from_numpy((v - v.mean(axis=0)) / v.std(axis=0))
+    left_out = inner_folds(job.train, job.seed)
+    patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
+    folds = [torch.tensor([i for i, s in enumerate(slides) if patient_of[s] in fold]) for fold in left_out]
+    found = ridge.solve(
+        x,
+        lambda rows, logits: criterion.batch_loss([slides[row] for row in rows.tolist()], logits),
+        task.outputs,
+        intercept=task.outputs > 1,
+        folds=folds,
+        careful=True,
+    )
+    expected = (x @ found.weight.t() + found.bias).numpy()
+    said = np.stack([infer(model, store.load(slide), orders=1).logits.numpy() for slide in slides])
+    np.testing.assert_allclose(said, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_sum_of_discrete_losses_is_solved_at_once() -> None:
+    rng = np.random.default_rng(3)
+    targets = {f"s{i}": SurvivalTime(float(t), bool(i % 3)) for i, t in enumerate(rng.exponential(size=20) + 0.1)}
+    criterion = Survival(loss="nll", bins=4, alpha=0.2).criterion(targets, {name: name for name in targets})
+    logits = torch.from_numpy(rng.normal(size=(20, 4)))
+    one_by_one = sum(float(criterion.loss(name, row)) for name, row in zip(targets, logits, strict=True))
+    assert float(criterion.batch_loss(list(targets), logits)) == pytest.approx(one_by_one, rel=1e-12)

@@ -71,10 +71,12 @@ class ComposedCohort:
     models: str
     train: str = ""  # settings beside those of the recipe
     baselines: str = '["probe", "tiles"]'
+    bags: int | None = None  # to train on, if not as many as all composed cohorts have
 
     def home(self, root: Path) -> Path:
         """The folder of its table, splits and bags; experiments on the same tissue share it."""
-        return root / "cohorts" / f"{self.signal}-{self.strength}-{self.seed}"
+        size = "" if self.bags is None else f"-{self.bags}"
+        return root / "cohorts" / f"{self.signal}-{self.strength}{size}-{self.seed}"
 
 
 def run(
@@ -135,7 +137,7 @@ def plan(
     root: Path, store: BagStore, tissue: Mapping[str, tuple[str, bool]], cohort: ComposedCohort
 ) -> list[PlannedRun]:
     """The runs of one cohort: an experiment file that could be run by hand, its repeat numbered by the seed."""
-    home = write_composed(cohort.home(root), store, tissue, cohort.signal, cohort.strength, cohort.seed)
+    home = write_composed(cohort.home(root), store, tissue, cohort.signal, cohort.strength, cohort.seed, cohort.bags)
     text = (
         f'name = "{cohort.name}"\ncohort = "{home.name}/cohort.csv"\nbags = {{ store = "{home.name}/bags" }}\n'
         f'task = "{"survival" if cohort.signal == "survival" else "classification"}"\n'

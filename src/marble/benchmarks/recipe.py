@@ -1,13 +1,13 @@
 """`marble bench recipe`: the search behind `recipe = "small"`, on development cohorts composed of real tissue.
 
-Every candidate differs in one thing from the recipe as it stands. The plan, and what came of it, is in
-docs/decisions/small-cohorts.md.
+Every candidate differs in one thing from the recipe as it stands; the probe stands beside them. The plan, and what came
+of it, is in docs/decisions/small-cohorts.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +16,64 @@ from rich.console import Console
 from marble import files
 from marble.benchmarks.learning import ComposedCohort, plan, tissue_of, train
 from marble.compute import Executor
+from marble.models.recipe import small
 from marble.reports.collect import collect
 from marble.synthetic.composed import Signal, Strength
 from marble.version import VERSION
 
-SEEDS = (100, 101)
+SEEDS = (100, 101, 102)
 SIGNALS: tuple[Signal, ...] = ("cross-scale", "fine-only", "coarse-only")
 STRENGTH: Strength = "middle"
+#: training bags: what most small cohorts have, and near the end of what counts as small
+SIZES = (48, 240)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to train MARBLE: its options and settings that are not the recipe's, as the experiment file has them."""
+    """One way to train: options and settings that are not the recipe's, as the experiment file has them."""
 
-    model: str = ""
+    options: str = ""
     train: str = ""
+    longer: float = 1.0  # times the recipe's epochs
+    model: str = "marble"
 
 
 CANDIDATES: dict[str, Candidate] = {
     "base": Candidate(),
-    "start fine": Candidate('start = "fine"'),
+    "probe": Candidate(model="probe"),
+    "no linear term": Candidate(train="linear_term = false"),
+    "four times the steps": Candidate(longer=4),
+    "no linear term, four times the steps": Candidate(train="linear_term = false", longer=4),
     "readout all": Candidate('readout = "all"'),
-    "mixer mamba2": Candidate('mixer = "mamba2"'),
-    "mixer mlp": Candidate('mixer = "mlp"'),
-    "not standardised": Candidate(train="standardise = false"),
-    "start default": Candidate('start = "default"'),
+    "dropout 0.5": Candidate("dropout = 0.5"),
+    "start fine": Candidate('start = "fine"'),
     "lr 1e-3": Candidate(train="lr = 1e-3"),
     "lr 1e-4": Candidate(train="lr = 1e-4"),
+    "half the steps": Candidate(longer=0.5),
+    "start default": Candidate('start = "default"'),
     "dropout 0": Candidate("dropout = 0.0"),
     "width 128": Candidate("project = 128"),
     "ema 0.99": Candidate(train="ema = 0.99"),
     "least loss": Candidate(train='select_by = "loss"'),
-    "twice the steps": Candidate(train="epochs = 20"),
     "block literal": Candidate('block = "literal"'),
-    "start even": Candidate('start = "even"'),
+    "not standardised": Candidate(train="standardise = false"),
+    "mixer mlp": Candidate('mixer = "mlp"'),
+    "mixer mamba2": Candidate('mixer = "mamba2"'),
 }
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What one candidate scored on one cohort."""
+
+    candidate: str
+    signal: Signal
+    bags: int
+    seed: int
+    auc: float
+    ece: float
+    median_order_sd: float
+    seconds: float
 
 
 def run(
@@ -63,39 +86,78 @@ def run(
     seeds: Sequence[int] = SEEDS,
     executor: Executor | None = None,
 ) -> dict[str, Any]:
-    """Train every candidate on every development cohort; `quick` takes the first three and one seed."""
+    """Train every candidate on every development cohort, and write `recipe.md`; `quick` takes three and one seed."""
     if quick:
         candidates, seeds = candidates[:3], seeds[:1]
     store, tissue = tissue_of(data)
     root = Path(out or "bench-recipe")
     console = Console()
-    rows: list[dict[str, Any]] = []
+    tried: list[Tried] = []
     for seed in seeds:
         for name in candidates:
-            chosen = CANDIDATES[name]
-            model = f'[{{ name = "marble"{chosen.model and ", " + chosen.model} }}]'
-            folders = {signal: f"{name}-{signal}".replace(" ", "-") for signal in signals}
-            cohorts = [
-                ComposedCohort(folder, signal, STRENGTH, seed, model, chosen.train, baselines="[]")
-                for signal, folder in folders.items()
-            ]
-            planned = [plan(root, store, tissue, cohort)[0] for cohort in cohorts]
-            records = train(planned, executor)
-            for (signal, folder), record in zip(folders.items(), records, strict=True):
-                repeat = next(r for r in collect(root / "runs" / folder).models[0].repeats if r.number == seed)
-                orders = sorted(repeat.test.order_sd.tolist())
-                rows.append(
-                    {
-                        "candidate": name,
-                        "signal": signal,
-                        "seed": seed,
-                        "auc": repeat.metrics["auc"],
-                        "ece": repeat.metrics["ece"],
-                        "median_order_sd": orders[len(orders) // 2],
-                        "seconds": record["seconds"],
-                    }
-                )
-                console.print(f"{name:18} {signal:12} {seed}  AUC {rows[-1]['auc']:.3f}  ECE {rows[-1]['ece']:.3f}")
-                if json_path is not None:
-                    files.publish_json(json_path, {"version": VERSION, "runs": rows})
-    return {"version": VERSION, "runs": rows}
+            cohorts = [_cohort(name, signal, bags, seed) for bags in SIZES for signal in signals]
+            records = train([plan(root, store, tissue, cohort)[0] for cohort in cohorts], executor)
+            sizes = [bags for bags in SIZES for _ in signals]
+            for cohort, bags, record in zip(cohorts, sizes, records, strict=True):
+                one = _result(root, name, cohort, bags, record)
+                tried.append(one)
+                console.print(f"{name:36} {one.signal:12} {one.bags:3} {seed}  AUC {one.auc:.3f}  ECE {one.ece:.3f}")
+            if json_path is not None:
+                files.publish_json(json_path, {"version": VERSION, "runs": [asdict(one) for one in tried]})
+    files.publish(root / "recipe.md", markdown(tried))
+    return {"version": VERSION, "runs": [asdict(one) for one in tried]}
+
+
+def _cohort(name: str, signal: Signal, bags: int, seed: int) -> ComposedCohort:
+    chosen = CANDIDATES[name]
+    model = f'[{{ name = "{chosen.model}"{chosen.options and ", " + chosen.options} }}]'
+    settings = [chosen.train] if chosen.train else []
+    if chosen.longer != 1:
+        settings.append(f"epochs = {max(1, round(small(bags).epochs * chosen.longer))}")
+    folder = f"{name}-{signal}-{bags}".replace(" ", "-")
+    return ComposedCohort(folder, signal, STRENGTH, seed, model, ", ".join(settings), baselines="[]", bags=bags)
+
+
+def _result(root: Path, name: str, cohort: ComposedCohort, bags: int, record: dict[str, Any]) -> Tried:
+    repeats = collect(root / "runs" / cohort.name).models[0].repeats
+    repeat = next(r for r in repeats if r.number == cohort.seed)
+    orders = sorted(repeat.test.order_sd.tolist())
+    return Tried(
+        candidate=name,
+        signal=cohort.signal,
+        bags=bags,
+        seed=cohort.seed,
+        auc=float(repeat.metrics["auc"]),
+        ece=float(repeat.metrics["ece"]),
+        median_order_sd=orders[len(orders) // 2],
+        seconds=record["seconds"],
+    )
+
+
+def markdown(tried: Sequence[Tried]) -> str:
+    """A row per candidate: its mean AUC on every kind of cohort, and its mean paired difference to the first."""
+    kinds = list(dict.fromkeys((one.signal, one.bags) for one in tried))
+    names = list(dict.fromkeys(one.candidate for one in tried))
+    base = {(one.signal, one.bags, one.seed): one.auc for one in tried if one.candidate == names[0]}
+    head = ["candidate", *(f"{signal}, {bags} bags" for signal, bags in kinds), f"less {names[0]}: mean, least", "ECE"]
+    lines = [_line(head), _line(["---"] * len(head))]
+    for name in names:
+        mine = [one for one in tried if one.candidate == name]
+        apart = [_mean([one.auc - base[one.signal, one.bags, one.seed] for one in _of(mine, kind)]) for kind in kinds]
+        means = [f"{_mean([one.auc for one in _of(mine, kind)]):.3f}" for kind in kinds]
+        said = "" if name == names[0] else f"{_mean(apart):+.3f}, {min(apart):+.3f}"
+        lines.append(_line([name, *means, said, f"{_mean([one.ece for one in mine]):.2f}"]))
+    seeds = sorted({one.seed for one in tried})
+    return "\n".join([*lines, "", f"Seeds {', '.join(map(str, seeds))}; 120 test bags each."]) + "\n"
+
+
+def _of(tried: Sequence[Tried], kind: tuple[Signal, int]) -> list[Tried]:
+    return [one for one in tried if (one.signal, one.bags) == kind]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

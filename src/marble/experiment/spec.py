@@ -99,6 +99,7 @@ class TrainSpec(Spec):
     clip: float | None = Field(default=None, gt=0)
     clip_per_group: bool | None = None
     sampling: Literal["shuffle", "weighted", "fixed"] | None = None
+    linear_term: bool | None = Field(default=None, description="add the probe's logits, solved before the first step")
     ema: float | None = Field(default=None, gt=0, lt=1)
     precision: Literal["float32", "tf32", "bfloat16"] | None = Field(default=None, description="of projections")
     class_loss: ClassLoss | None = None

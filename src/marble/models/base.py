@@ -7,14 +7,16 @@ done to a bag before a training step it says in `augment`; what its authors did 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor, nn
 
+from marble.bags.augment import canonical
 from marble.bags.bag import Bag, Level
 from marble.errors import BagError, InputError
+from marble.models.linear_term import LinearTerm
 from marble.models.recipe import COMMON, Recipe
 from marble.models.statistics import InputStatistics, Moments
 from marble.targets import TargetKind
@@ -73,7 +75,9 @@ class BagModel(nn.Module):
         if dim < 1 or outputs < 1:
             raise InputError(f"dim and outputs must be positive, got {dim} and {outputs}")
         self.dim, self.outputs, self.level = dim, outputs, level
-        self.inputs = InputStatistics()  # empty, so that tokens are taken as they are, unless training sets it
+        # both are empty, so that tokens are taken as they are and logits are the model's own, unless training sets them
+        self.inputs = InputStatistics()
+        self.linear_term = LinearTerm()
 
     def forward(self, bag: Bag) -> Output:
         raise NotImplementedError
@@ -89,8 +93,18 @@ class BagModel(nn.Module):
         if isinstance(bag, list | tuple):
             return [self(one) for one in bag]
         assert isinstance(bag, Bag | Tensor)
-        output: Output = super().__call__(bag if isinstance(bag, Bag) else Bag.of_tokens(bag))
-        return output
+        bag = bag if isinstance(bag, Bag) else Bag.of_tokens(bag)
+        output: Output = super().__call__(bag)
+        if self.linear_term.weight is None:
+            return output
+        return replace(output, logits=output.logits + self.linear_term(self.levels_read(canonical(bag))))
+
+    def levels_read(self, bag: Bag) -> tuple[Level, ...]:
+        """The levels of `bag` that the model reads, coarsest first."""
+        return (self.pick(bag),)
+
+    def start_beside_linear_term(self) -> None:
+        """Weights before the first step, where there is a linear term; a model may choose to say nothing at first."""
 
     def augment(self, bag: Bag, rng: torch.Generator) -> Bag:
         """What is done to a bag before each training step; nothing, unless the model's paper says so."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 from typing import Literal
 
 from marble.targets import TargetKind
@@ -41,6 +41,7 @@ class Recipe:
     sampling: Literal["shuffle", "weighted", "fixed"] = "shuffle"
     precision: Literal["float32", "tf32", "bfloat16", "mixed-float16"] = "float32"
     standardise: bool = False  # tokens by the training slides' mean and SD, per level and feature
+    linear_term: bool = False  # logits beside the probe's, which is solved before the first step and left alone
     ema: float | None = None  # decay of the averaged weights that are validated and kept; None keeps the weights
     decay_exempt: bool = True  # biases, norms and SSM parameters are kept out of weight decay
 
@@ -49,21 +50,22 @@ COMMON = Recipe()
 
 #: training slides below which the small recipe is the default: what it was searched for and shown on
 SMALL_BELOW = 300
-#: optimiser steps the small recipe aims at, and its least and most epochs
-SMALL_STEPS, SMALL_EPOCHS = 2400, (5, 40)
+#: steps of the small recipe for each root of a training slide, and its least and most epochs: more steps learn by heart
+SMALL_STEPS, SMALL_EPOCHS = 64, (4, 40)
 #: slides of one of its steps for survival: a patient's time says little by itself
 SMALL_GROUP = 16
 
 
 def small(slides: int, target: TargetKind = "classification") -> Recipe:
-    """The recipe for cohorts of few slides, of which `slides` are trained on: epochs for a number of steps."""
+    """The recipe for few slides, of which `slides` are trained on: steps grow as the root of their number."""
     least, most = SMALL_EPOCHS
     together = SMALL_GROUP if target == "survival" else 1
     return Recipe(
         lr=3e-4,
         warmup=1,
-        epochs=min(most, max(least, ceil(SMALL_STEPS * together / slides))),
+        epochs=min(most, max(least, ceil(SMALL_STEPS * together / sqrt(slides)))),
         select_by="last",
         risk_set="bank" if together == 1 else "group",
         standardise=True,
+        linear_term=True,
     )

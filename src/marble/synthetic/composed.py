@@ -38,7 +38,7 @@ Strength = Literal["weak", "middle", "strong"]
 SIGNALS: tuple[Signal, ...] = get_args(Signal)
 STRENGTHS: tuple[Strength, ...] = get_args(Strength)
 
-#: bags of each part, and the share of patients whose tiles they are made of
+#: bags of each part, unless told otherwise, and the share of patients whose tiles they are made of
 PARTS = {"train": 240, "val": 40, "test": 120}
 PATIENTS = {"train": 0.5, "val": 0.2, "test": 0.3}
 #: a bag: side * side coarse tiles, ratio * ratio fine tiles in each
@@ -127,14 +127,19 @@ def write_composed(
     signal: Signal,
     strength: Strength,
     seed: int,
+    train_bags: int | None = None,
 ) -> Path:
-    """Write `cohort.csv`, `bags/` and `splits/` into `folder`; return it. Bags that are there and whole are kept."""
+    """Write `cohort.csv`, `bags/` and `splits/` into `folder`; return it. Bags that are there and whole are kept.
+
+    With `train_bags`, so many are there to train on, and a sixth as many to validate.
+    """
     root = Path(folder)
+    sizes = PARTS if train_bags is None else PARTS | {"train": train_bags, "val": train_bags // 6}
     tiles = take_apart(store, tissue, seed)
     bags = BagStore(root / "bags")
     rows = ["case_id,slide_id," + ("time,event" if signal == "survival" else "label")]
-    parts: dict[str, list[str]] = {part: [] for part in PARTS}
-    for part, count in PARTS.items():
+    parts: dict[str, list[str]] = {part: [] for part in sizes}
+    for part, count in sizes.items():
         for index in range(count):
             name = f"{part}-{index:03d}"
             severity = float(index % 2)

@@ -89,6 +89,11 @@ class DiscreteCriterion(Criterion):
         self._check(logits[None], slide_id)
         return discrete_nll(logits[None], self._bins[patient], self._cohort.event[patient], self._alpha)
 
+    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+        patient = self._cohort.patient_of[[self._cohort.index_of(slide_id) for slide_id in slide_ids]]
+        self._check(logits, "training slides")
+        return len(slide_ids) * discrete_nll(logits, self._bins[patient], self._cohort.event[patient], self._alpha)
+
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         if not targets:
             return Undefined("no cases")

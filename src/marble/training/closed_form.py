@@ -1,43 +1,60 @@
-"""Fits of models that are solved at once: the training slides' vectors, a ridge regression, one row of history.
+"""What is solved at once: a ridge regression of the training slides' vectors. Whole fits, and linear terms of others.
 
-Validation patients have no part in it: they give the row its figures, as for every other model.
+Validation patients have no part in it: they give a fit's one row of history its figures, as for every other model.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from marble.bags.augment import canonical, generator
 from marble.bags.store import BagStore
+from marble.models import BagModel
+from marble.models.linear_term import mean_tokens
 from marble.models.statistics import Moments
 from marble.models.zoo.probe import ClosedForm
 from marble.targets import SurvivalTime
 from marble.tasks.base import Task
+from marble.tasks.criterion import Criterion
 from marble.training.evaluate import history_row, validate
 from marble.training.job import CaseSpec, FitJob
 from marble.training.prefetch import prefetch
 from marble.training.result import FitResult
-from marble.training.ridge import solve
+from marble.training.ridge import Solution, solve
 
 #: inner folds, by patient; fewer where there are fewer patients
 FOLDS = 5
 
 
-def solve_fit(job: FitJob, task: Task, model: ClosedForm) -> FitResult:
-    """Solve the model for the job's training slides, with a strength chosen by patients left out among them."""
-    began = time.perf_counter()
-    store = BagStore(job.store)
-    patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
-    targets = {slide: case.target.value() for case in job.train for slide in case.slides}
-    criterion = task.criterion(targets, patient_of)
-    slides = sorted(patient_of)
-    model.double().eval()
-    with torch.no_grad():
-        described = [model.describe(canonical(bag)) for _, bag in prefetch(store.load, slides)]
-    v = torch.stack(described)  # (n, F)
+@dataclass(frozen=True)
+class SolvedSlides:
+    """The regression of the training slides' vectors v (n, F): logits = W (v - center) * scale + b."""
+
+    center: Tensor  # (F,) mean over the slides
+    scale: Tensor  # (F,) one over their SD
+    solution: Solution
+    loss: float  # of a training slide, in the mean
+    folds: int
+
+    @property
+    def note(self) -> str:
+        return f"ridge strength {self.solution.strength:.3g}, chosen by {self.folds} inner folds of training patients"
+
+
+def solve_slides(
+    job: FitJob, criterion: Criterion, vectors: Mapping[str, Tensor], model: BagModel, careful: bool
+) -> SolvedSlides:
+    """Solve for the training slides' `vectors` (F,) float64, the strength by patients left out among them.
+
+    Neither a Cox risk nor a standardised number needs an intercept, so a single output has none.
+    """
+    slides = sorted(vectors)
+    v = torch.stack([vectors[slide] for slide in slides])  # (n, F)
     moments = Moments.empty(v.shape[1])
     moments.add(v)
     center, scale = moments.mean, moments.scale()
@@ -45,25 +62,55 @@ def solve_fit(job: FitJob, task: Task, model: ClosedForm) -> FitResult:
     def loss(rows: Tensor, logits: Tensor) -> Tensor:
         return criterion.batch_loss([slides[row] for row in rows.tolist()], logits)
 
+    patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
     left_out = inner_folds(job.train, job.seed)
     folds = [torch.tensor([i for i, slide in enumerate(slides) if patient_of[slide] in fold]) for fold in left_out]
     x = (v - center) * scale
-    solution = solve(x, loss, task.outputs, intercept=model.head.bias is not None, folds=folds)
+    solution = solve(x, loss, model.outputs, intercept=model.outputs > 1, folds=folds, careful=careful)
     with torch.no_grad():
         logits = x @ solution.weight.t() + solution.bias
-    model.set_solution(center, scale, solution.weight, solution.bias)
+    train_loss = float(loss(torch.arange(len(slides)), logits)) / len(slides)
+    return SolvedSlides(center, scale, solution, train_loss, len(folds))
+
+
+def solve_fit(job: FitJob, task: Task, model: ClosedForm) -> FitResult:
+    """Solve the model for the job's training slides."""
+    began = time.perf_counter()
+    store = BagStore(job.store)
+    patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
+    targets = {slide: case.target.value() for case in job.train for slide in case.slides}
+    criterion = task.criterion(targets, patient_of)
+    model.double().eval()
+    with torch.no_grad():
+        vectors = {slide: model.describe(canonical(bag)) for slide, bag in prefetch(store.load, sorted(patient_of))}
+    solved = solve_slides(job, criterion, vectors, model, careful=False)
+    model.set_solution(solved.center, solved.scale, solved.solution.weight, solved.solution.bias)
     model.float()
     metrics, val_loss = validate(model, store, job.val, task, criterion, job.val_orders)
-    train_loss = float(loss(torch.arange(len(slides)), logits)) / len(slides)
-    row = history_row(1, train_loss, metrics, val_loss) | {"strength": solution.strength, "best": True}
+    row = history_row(1, solved.loss, metrics, val_loss) | {"strength": solved.solution.strength, "best": True}
     return FitResult(
         tensors=model.state_dict(),
         epochs=1,
         best_epoch=1,
         history=[row],
-        notes=[f"ridge strength {solution.strength:.3g}, chosen by {len(folds)} inner folds of training patients"],
+        notes=[solved.note],
         seconds=time.perf_counter() - began,
     )
+
+
+def solve_linear_term(job: FitJob, criterion: Criterion, model: BagModel) -> str:
+    """Give `model` its linear term, solved for the job's training slides; a note of how."""
+    store = BagStore(job.store)
+    slides = sorted(slide for case in job.train for slide in case.slides)
+    vectors = {
+        slide: mean_tokens(model.levels_read(canonical(bag)), torch.float64)
+        for slide, bag in prefetch(store.load, slides)
+    }
+    solved = solve_slides(job, criterion, vectors, model, careful=True)
+    weight = solved.solution.weight * solved.scale  # of v as it is: W (v - center) * scale + b
+    model.linear_term.set(weight, solved.solution.bias - weight @ solved.center, like=next(model.parameters()).detach())
+    model.start_beside_linear_term()
+    return f"beside a linear term: {solved.note}"
 
 
 def inner_folds(cases: tuple[CaseSpec, ...], seed: int) -> list[set[str]]:

@@ -32,6 +32,7 @@ from marble.tasks.criterion import Criterion
 from marble.tasks.metric import Undefined
 from marble.training.averaging import WeightAverage
 from marble.training.checkpoint import Checkpoint, load_checkpoint, newest, prune, save_checkpoint
+from marble.training.closed_form import solve_linear_term
 from marble.training.evaluate import history_row, validate
 from marble.training.job import FitJob
 from marble.training.losses import LateLosses
@@ -56,6 +57,7 @@ class Progression:
     best_loss: float = float("inf")
     metric_since: int = 0  # epochs since the metric last got better
     seconds: float = 0.0  # of all epochs, also those before a resume
+    notes: list[str] = field(default_factory=list)  # on what came before the first step
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
@@ -116,6 +118,8 @@ class TrainingLoop:
         else:
             if self.recipe.standardise:
                 self.model.standardise(measure(bag for _, bag in prefetch(self.store.load, self.slides)))
+            if self.recipe.linear_term:
+                self.at.notes.append(solve_linear_term(self.job, self.criterion, self.model))
             self._prime()
             self._save()
         while self.at.epoch < self.recipe.epochs and not self._patience_is_over():
@@ -318,7 +322,7 @@ class TrainingLoop:
             self.at.epoch,
             self.at.best_epoch,
             self.at.history,
-            self.precision.notes,
+            [*self.at.notes, *self.precision.notes],
             self.seconds,
             self.precision.used,
         )

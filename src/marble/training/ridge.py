@@ -24,7 +24,7 @@ STRENGTHS = tuple(10 ** (power / 2) for power in range(6, -7, -1))
 
 @dataclass(frozen=True)
 class Solution:
-    """weight (outputs, F), bias (outputs,), and the strength with the cross-validated loss of each that was tried."""
+    """Weight (outputs, F), bias (outputs,), and the strength with the cross-validated loss of each that was tried."""
 
     weight: Tensor
     bias: Tensor
@@ -32,28 +32,40 @@ class Solution:
     tried: dict[float, float]
 
 
-def solve(x: Tensor, loss: RowsLoss, outputs: int, intercept: bool, folds: Sequence[Tensor]) -> Solution:
+def solve(
+    x: Tensor, loss: RowsLoss, outputs: int, intercept: bool, folds: Sequence[Tensor], careful: bool = False
+) -> Solution:
     """Fit rows x (n, F) float64 with the strength that predicts each of `folds` (rows left out, m_k each) best.
 
     The score of a strength is the sum over folds of loss(all rows) - loss(rows kept), both at the fit of the rows
-    kept: the loss of the rows left out for a sum over rows, the cross-validated partial likelihood for Cox.
+    kept: the loss of the rows left out for a sum over rows, the cross-validated partial likelihood for Cox. A careful
+    choice is the strongest of all, which leaves next to nothing, unless it is worse than the best by more than a
+    standard error of their difference over the folds: where nothing is to be seen, nothing is fitted.
     """
     rows, features = x.shape
     z, back = _own_space(x)
     everyone = torch.arange(rows)
     strengths = [strength * features for strength in STRENGTHS]
-    scores = dict.fromkeys(strengths, 0.0)
+    scores: dict[float, list[float]] = {strength: [] for strength in strengths}  # one of each fold
     for fold in folds:
         kept = everyone[~torch.isin(everyone, fold)]
         start = None
         for strength in strengths:  # from strong to weak: each starts where the one before it ended
             start = _fit(z, kept, loss, outputs, intercept, strength, start)
             logits = _logits(z, start, outputs, intercept)
-            scores[strength] += float(loss(everyone, logits)) - float(loss(kept, logits[kept]))
-    best = min(strengths, key=lambda strength: scores[strength])  # the first, so the strongest, of equals
+            scores[strength].append(float(loss(everyone, logits)) - float(loss(kept, logits[kept])))
+    best = min(strengths, key=lambda strength: sum(scores[strength]))  # the first, so the strongest, of equals
+    if careful and _as_good(scores[strengths[0]], scores[best]):
+        best = strengths[0]
     solved = _fit(z, everyone, loss, outputs, intercept, best, None)
     weight, bias = _split(solved, z.shape[1], outputs, intercept)
-    return Solution(weight @ back.t(), bias, best, {s: score / rows for s, score in scores.items()})
+    return Solution(weight @ back.t(), bias, best, {s: sum(score) / rows for s, score in scores.items()})
+
+
+def _as_good(scores: Sequence[float], best: Sequence[float]) -> bool:
+    """Whether their sums differ by no more than a standard error, folds being compared with themselves."""
+    apart = np.subtract(scores, best)
+    return bool(apart.sum() <= np.sqrt(len(apart)) * apart.std(ddof=1)) if len(apart) > 1 else bool(apart.sum() <= 0)
 
 
 def _own_space(x: Tensor) -> tuple[Tensor, Tensor]:

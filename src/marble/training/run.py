@@ -108,6 +108,7 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
             "parameters": done["parameters"],
             "recipe": job.recipe_name,
             "standardised": job.recipe.standardise,
+            "linear_term": job.recipe.linear_term,
             "train_slides": sum(len(case.slides) for case in job.train),
         },
         "task": job.bound_task.model_dump(mode="json"),

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from marble.bags.bag import Bag
+from marble.bags.bag import Bag, Level
 from marble.errors import InputError
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import GatedAttention
@@ -78,8 +78,11 @@ class CSMIL(BagModel):
     def reference_sizes(cls, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
         return tensors["embedding_net.0.weight"].shape[1], tensors["fc6.3.weight"].shape[0]
 
+    def levels_read(self, bag: Bag) -> tuple[Level, ...]:
+        return finest_levels(bag, self.levels)
+
     def forward(self, bag: Bag) -> Output:
-        levels = finest_levels(bag, self.levels)
+        levels = self.levels_read(bag)
         first = bag.depth - len(levels)
         views = [
             self._weighted(self.cast(level, bag, first + k)) for k, level in enumerate(levels)

@@ -131,8 +131,11 @@ class HAGMIL(BagModel):
         prefix = "model0." if "model0.fc5.weight" in tensors else ""
         return tensors[f"{prefix}layers.0.fc.0.weight"].shape[1], tensors[f"{prefix}fc5.weight"].shape[0]
 
+    def levels_read(self, bag: Bag) -> tuple[Level, ...]:
+        return finest_levels(bag, self.levels)
+
     def forward(self, bag: Bag) -> Output:
-        levels = finest_levels(bag, self.levels)
+        levels = self.levels_read(bag)
         above = ancestors(levels)
         order = torch.argsort(cell_keys(levels[0].cells))  # the tiles read, in the order they are read
         views: list[IATView] = []

@@ -135,11 +135,31 @@ class Marble(BagModel):
         bag = drop_coarse(bag, self.drop_rate, rng)
         return shuffled(bag, rng) if self.shuffle and "shuffle" in self.orders else bag
 
+    def levels_read(self, bag: Bag) -> tuple[Level, ...]:
+        """The levels this model mixes, coarsest first."""
+        if self.levels > 1 and bag.depth != self.levels:
+            raise BagError(
+                f"the bag has {bag.depth} levels, the model was built for {self.levels}",
+                where=bag.slide_id,
+                hint="Build the model with as many levels, or with levels=1 and level= the one to read",
+            )
+        levels = bag.levels if self.levels > 1 and self.fusion != "none" else (self.pick(bag),)
+        for level in levels:
+            self.check_width(level, bag)
+        return levels
+
+    @torch.no_grad()
+    def start_beside_linear_term(self) -> None:
+        """A head of zeros: training starts as the linear term, and adds to it only what helps."""
+        self.head.weight.zero_()
+        if self.head.bias is not None:
+            self.head.bias.zero_()
+
     # ---- the equations -----------------------------------------------------------------------------------------
 
     def forward_as_written(self, bag: Bag) -> Output:
         """The paper's equations line by line: the reference for `forward`."""
-        levels, moved = arranged(self._read(bag), self.orders)
+        levels, moved = arranged(self.levels_read(bag), self.orders)
         Y, pooled_coarse = self._encode(bag, levels)
         scores = self.score(Y)[:, 0]
         alpha = torch.softmax(scores, dim=0)
@@ -192,7 +212,7 @@ class Marble(BagModel):
         one_way = self.directions == 1 and len(self.order_scores) == 0
         if not one_way or not all(is_fast(mixer) for level in self.mixers for mixer in _modules(level)):
             return self.forward_as_written(bag)
-        levels, moved = arranged(self._read(bag), self.orders)
+        levels, moved = arranged(self.levels_read(bag), self.orders)
         last = (len(levels) - 1, len(_modules(self.mixers[-1])) - 1)
         Y: Tensor | None = None
         pooled_coarse: list[Tensor] = []
@@ -267,19 +287,6 @@ class Marble(BagModel):
         return z + alpha @ X, alpha
 
     # ---- parts of both -----------------------------------------------------------------------------------------
-
-    def _read(self, bag: Bag) -> tuple[Level, ...]:
-        """The levels this model mixes, coarsest first."""
-        if self.levels > 1 and bag.depth != self.levels:
-            raise BagError(
-                f"the bag has {bag.depth} levels, the model was built for {self.levels}",
-                where=bag.slide_id,
-                hint="Build the model with as many levels, or with levels=1 and level= the one to read",
-            )
-        levels = bag.levels if self.levels > 1 and self.fusion != "none" else (self.pick(bag),)
-        for level in levels:
-            self.check_width(level, bag)
-        return levels
 
     def _place(self, bag: Bag, k: int) -> int:
         """Where the k-th level that is read stands in the bag."""

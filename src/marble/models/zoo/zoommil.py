@@ -88,8 +88,11 @@ class ZoomMIL(BagModel):
     def reference_sizes(cls, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
         return tensors["fc_low_mag.0.weight"].shape[1], tensors["classify_head.weight"].shape[0]
 
+    def levels_read(self, bag: Bag) -> tuple[Level, ...]:
+        return finest_levels(bag, self.levels)
+
     def forward(self, bag: Bag) -> Output:
-        levels = finest_levels(bag, self.levels)
+        levels = self.levels_read(bag)
         above = ancestors(levels)
         first = bag.depth - len(levels)
         features = self.cast(levels[0], bag, first)  # (T_0, D)
