@@ -86,3 +86,27 @@ def test_without_tissue_there_is_one_line() -> None:
     said = CliRunner().invoke(assemble(), ["bench", "learning"])
     assert isinstance(said.exception, InputError)
     assert "--data" in str(said.exception)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["learning", "--signals", "fine-only,fien-only"], "did you mean"),
+        (["learning", "--seeds", "0,x"], "not whole numbers"),
+        (["recipe", "--strengths", "weak"], "one strength"),
+    ],
+)
+def test_cohorts_that_do_not_exist_are_refused(flags: list[str], said: str) -> None:
+    found = CliRunner().invoke(assemble(), ["bench", *flags])
+    assert isinstance(found.exception, InputError)
+    assert said in str(found.exception).lower()
+
+
+def test_some_cohorts_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MODELS", '[{ name = "marble", d_state = 4, project = 4 }]')
+    asked = ["--signals", "fine-only", "--strengths", "strong", "--seeds", "3", "--no-peers"]
+    CliRunner().invoke(
+        assemble(), ["bench", "learning", "--data", str(data), "--out", str(data / "o"), *asked], catch_exceptions=False
+    )
+    assert "| Model | fine-only-strong |" in (data / "o" / "learning.md").read_text()
+    assert "1 seed (3)" in (data / "o" / "learning.md").read_text()

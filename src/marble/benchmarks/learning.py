@@ -3,6 +3,8 @@
     marble bench learning --data DIR --out OUT            the models side by side on every signal
     marble bench recipe --data DIR --out OUT              the candidates for the recipe for small cohorts
 
+`--signals`, `--strengths` and `--seeds` take some of the cohorts, `--no-peers` leaves out the other papers' models.
+
 DIR holds a bag store (what `marble import` or `marble extract` made) and `labels.csv` with `slide_id`, `patient_id` or
 `case_id`, and `malignant` (0 or 1): the kind of its tiles. Every cohort is an ordinary experiment below OUT, with the
 same predictions, records and reports, and goes on where it was stopped; OUT also gets all results as `learning.md` and
@@ -87,23 +89,25 @@ def run(
     signals: Sequence[Signal] = SIGNALS,
     strengths: Sequence[Strength] = STRENGTHS,
     seeds: Sequence[int] = SEEDS,
+    peers: bool = True,
     executor: Executor | None = None,
 ) -> dict[str, Any]:
     """Compose, train, compare; print a line per model and write all figures to `json_path` if given.
 
-    `quick` takes the middle strength and one seed.
+    `peers` also takes the other models of the paper. `quick` takes the middle strength, one seed and no peers.
     """
     if quick:
-        strengths, seeds = ("middle",), seeds[:1]
+        strengths, seeds, peers = ("middle",), seeds[:1], False
     store, tissue = tissue_of(data)
     root = Path(out or "bench-learning")
     comparisons = [
         (signal, strength, f"{signal}-{strength}", MODELS, tuple(seeds)) for strength in strengths for signal in signals
     ]
-    if not quick:
-        peers = [signal for signal in PEERS_ON if signal in signals]
+    if peers:
         comparisons += [
-            (signal, "middle", f"{signal}-middle-peers", PEERS, tuple(seeds[:PEER_SEEDS])) for signal in peers
+            (signal, "middle", f"{signal}-middle-peers", PEERS, tuple(seeds[:PEER_SEEDS]))
+            for signal in PEERS_ON
+            if signal in signals
         ]
     for seed in seeds:  # a seed of every cohort before the next, so that a stopped run has something of all
         planned: list[PlannedRun] = []

@@ -30,6 +30,14 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="Where `bench learning`, `recipe` and `routing` keep their runs.")
     ] = None,
+    signals: Annotated[
+        str | None, typer.Option(help="Some of the signals of `bench learning`, with commas: cross-scale,survival.")
+    ] = None,
+    strengths: Annotated[
+        str | None, typer.Option(help="Some of the strengths of `bench learning`: weak,middle,strong.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Seeds of `bench learning` and `recipe`: 0,1,2.")] = None,
+    peers: Annotated[bool, typer.Option(help="Whether `bench learning` also takes the other models.")] = True,
     workers: Workers = None,
     ray: Ray = None,
     worker_cpus: WorkerCpus = 1,
@@ -67,10 +75,38 @@ def bench(
         options = {"data": data, "out": out}
     if what in ("learning", "recipe"):
         executor = side_by_side(ray, workers, worker_cpus, worker_gpus)
-        options = {"data": data, "out": out, "executor": executor}
+        options = {"data": data, "out": out, "executor": executor, **_cohorts(what, signals, strengths, seeds, peers)}
     elif ray is not None or workers is not None:
         raise InputError(f"`bench {what}` measures one process", hint="Leave out --ray and --workers")
     if against is not None:
         what, options = "zoo_peers", {"against": against}
     keep_freed()  # as fits do
     import_module(f"marble.benchmarks.{what}").run(json_path=json, quick=quick, **options)
+
+
+def _cohorts(
+    what: str, signals: str | None, strengths: str | None, seeds: str | None, peers: bool
+) -> dict[str, object]:
+    """Which composed cohorts are asked for, where not all of them are."""
+    from marble.errors import InputError
+    from marble.specs import unknown_choice
+    from marble.synthetic.composed import SIGNALS, STRENGTHS
+
+    chosen: dict[str, object] = {}
+    for flag, said, known in (("signals", signals, SIGNALS), ("strengths", strengths, STRENGTHS)):
+        if said is None:
+            continue
+        names = tuple(name.strip() for name in said.split(","))
+        for name in names:
+            if name not in known:
+                raise InputError(unknown_choice(flag.removesuffix("s"), name, list(known)), where=f"--{flag}")
+        chosen[flag] = names
+    if seeds is not None:
+        if not all(seed.strip().isdigit() for seed in seeds.split(",")):
+            raise InputError(f"'{seeds}' are not whole numbers", where="--seeds", hint="Write them as 0,1,2")
+        chosen["seeds"] = tuple(int(seed) for seed in seeds.split(","))
+    if what == "learning":
+        return {**chosen, "peers": peers}
+    if strengths is not None:
+        raise InputError(f"`bench {what}` has one strength", where="--strengths", hint="Leave it out")
+    return chosen
