@@ -18,10 +18,11 @@ from tests.models.contract import DIM, make_bag, make_model
 TRAINED = [name for name in MODELS if not issubclass(model_class(name), ClosedForm)]
 
 
-def give_term(model: BagModel, levels: int) -> tuple[np.ndarray, np.ndarray]:
+def give_term(model: BagModel, levels: int, share: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(1)
     weight, bias = rng.normal(size=(model.outputs, levels * DIM)), rng.normal(size=model.outputs)
-    model.linear_term.set(torch.from_numpy(weight), torch.from_numpy(bias), like=next(model.parameters()).detach())
+    like = next(model.parameters()).detach()
+    model.linear_term.set(torch.from_numpy(weight), torch.from_numpy(bias), share, like)
     return weight, bias
 
 
@@ -62,6 +63,16 @@ def test_no_order_of_the_tiles_changes_a_bit() -> None:
     expected = model(bag).logits
     for k in range(20):
         assert torch.equal(model(shuffled(bag, generator(k))).logits, expected)
+
+
+def test_a_prediction_takes_a_share_of_the_network_and_training_all_of_it() -> None:
+    bag = make_bag(60, 2)
+    model = make_model("marble", shuffle=False, drop_rate=0.0)
+    alone = model(bag).logits.detach().double().numpy()
+    weight, bias = give_term(model, 2, share=0.3)
+    term = weight @ np.concatenate(means(bag)) + bias
+    np.testing.assert_allclose(model.train()(bag).logits.detach().numpy(), alone + term, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(model.eval()(bag).logits.detach().numpy(), 0.3 * alone + term, rtol=1e-4, atol=1e-4)
 
 
 def test_it_is_kept_with_the_weights() -> None:

@@ -167,7 +167,7 @@ def test_a_linear_term_is_the_probe_and_training_starts_there(tmp_path: Path, ki
         {slide: case.case_id for case in job.train for slide in case.slides},
     )
     model = build(job.model, job.dim, task.outputs, **job.options).eval()
-    note = solve_linear_term(job, criterion, model)
+    note = solve_linear_term(job, criterion, model, share=1.0)
     assert note.startswith("beside a linear term: ridge strength")
     store = BagStore(job.store)
     slides = sorted(slide for case in job.train for slide in case.slides)

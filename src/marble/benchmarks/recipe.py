@@ -42,6 +42,7 @@ CANDIDATES: dict[str, Candidate] = {
     "base": Candidate(),
     "probe": Candidate(model="probe"),
     "no linear term": Candidate(train="linear_term = false"),
+    "all of the network": Candidate(train="share_folds = 0"),
     "four times the steps": Candidate(longer=4),
     "no linear term, four times the steps": Candidate(train="linear_term = false", longer=4),
     "readout all": Candidate('readout = "all"'),

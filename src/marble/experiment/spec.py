@@ -100,6 +100,9 @@ class TrainSpec(Spec):
     clip_per_group: bool | None = None
     sampling: Literal["shuffle", "weighted", "fixed"] | None = None
     linear_term: bool | None = Field(default=None, description="add the probe's logits, solved before the first step")
+    share_folds: int | None = Field(
+        default=None, ge=0, description="inner folds that choose the model's share beside its linear term; 0: all of it"
+    )
     ema: float | None = Field(default=None, gt=0, lt=1)
     precision: Literal["float32", "tf32", "bfloat16"] | None = Field(default=None, description="of projections")
     class_loss: ClassLoss | None = None

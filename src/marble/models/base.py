@@ -95,9 +95,9 @@ class BagModel(nn.Module):
         assert isinstance(bag, Bag | Tensor)
         bag = bag if isinstance(bag, Bag) else Bag.of_tokens(bag)
         output: Output = super().__call__(bag)
-        if self.linear_term.weight is None:
+        if not self.linear_term.is_set:
             return output
-        return replace(output, logits=output.logits + self.linear_term(self.levels_read(canonical(bag))))
+        return replace(output, logits=self.linear_term(output.logits, self.levels_read(canonical(bag))))
 
     def levels_read(self, bag: Bag) -> tuple[Level, ...]:
         """The levels of `bag` that the model reads, coarsest first."""

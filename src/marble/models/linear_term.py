@@ -1,12 +1,13 @@
 """The linear term: what a slide's mean tokens say by themselves, added to a model's logits and left alone by training.
 
-    logits = model(bag) + W v + b        v (F,) the mean token of every level that the model reads, side by side
+    logits = share * network(bag) + W v + b    v (F,) the mean token of every level that the model reads, side by side
 
 W and b are the probe's: a ridge regression of the training slides whose strength was chosen by cross-validation among
-their patients (`training.linear_term`). A network beside it starts as that probe and learns what it leaves unexplained:
-nearly nothing where a linear model of mean tokens fits the slides already, everything where it fits nothing. So few
-slides, which a network alone would learn by heart, do not make it worse than the probe. Both are buffers: saved, hashed
-and loaded with the weights, no part of weight decay.
+their patients (`training.closed_form`). A network beside it starts as that probe and learns what it leaves unexplained:
+nearly nothing where a linear model of mean tokens fits the slides already, everything where it fits nothing. Training
+takes the network whole; a prediction takes the share of it that helped patients whom inner fits had left out
+(`training.share`): nothing of what was only learned by heart. All three are buffers: saved, hashed and loaded with the
+weights, no part of weight decay.
 """
 
 from __future__ import annotations
@@ -19,31 +20,40 @@ from torch import Tensor, nn
 
 from marble.bags.bag import Level
 
+NAMES = ("weight", "bias", "share")
+
 
 class LinearTerm(nn.Module):
-    """W v + b, or nothing until it is set or loaded."""
+    """W v + b and the share of the network beside it, or nothing until they are set or loaded."""
 
     weight: Tensor | None  # (outputs, F)
     bias: Tensor | None  # (outputs,)
+    share: Tensor | None  # (), 0 to 1
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("weight", None)
-        self.register_buffer("bias", None)
+        for name in NAMES:
+            self.register_buffer(name, None)
 
-    def set(self, weight: Tensor, bias: Tensor, like: Tensor) -> None:
-        """Take over W (outputs, F) and b (outputs,), in the dtype and on the device of `like`."""
-        self.weight, self.bias = weight.to(like), bias.to(like)
+    @property
+    def is_set(self) -> bool:
+        return self.weight is not None
 
-    def forward(self, levels: Sequence[Level]) -> Tensor | None:
-        """(outputs,) of the levels that the model reads."""
-        if self.weight is None or self.bias is None:
-            return None
-        return self.weight @ mean_tokens(levels, self.weight.dtype) + self.bias
+    def set(self, weight: Tensor, bias: Tensor, share: float, like: Tensor) -> None:
+        """Take over W (outputs, F), b (outputs,) and the share, in the dtype and on the device of `like`."""
+        self.weight, self.bias, self.share = weight.to(like), bias.to(like), torch.tensor(share).to(like)
+
+    def forward(self, network: Tensor, levels: Sequence[Level]) -> Tensor:
+        """(outputs,) of the network's logits (outputs,) and the levels that it reads; in training, of all it says."""
+        assert self.weight is not None
+        assert self.bias is not None
+        assert self.share is not None
+        term = self.weight @ mean_tokens(levels, self.weight.dtype) + self.bias
+        return (network if self.training else self.share * network) + term
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """A file that holds a term brings it along, whatever this model held before."""
-        for name in ("weight", "bias"):
+        for name in NAMES:
             stored, like = state_dict.get(prefix + name), getattr(self, name)
             if stored is not None and (like is None or like.shape != stored.shape):
                 setattr(self, name, torch.empty_like(stored))

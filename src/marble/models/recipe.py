@@ -42,6 +42,7 @@ class Recipe:
     precision: Literal["float32", "tf32", "bfloat16", "mixed-float16"] = "float32"
     standardise: bool = False  # tokens by the training slides' mean and SD, per level and feature
     linear_term: bool = False  # logits beside the probe's, which is solved before the first step and left alone
+    share_folds: int = 0  # inner folds of training patients that choose the model's share beside the term; 0: all of it
     ema: float | None = None  # decay of the averaged weights that are validated and kept; None keeps the weights
     decay_exempt: bool = True  # biases, norms and SSM parameters are kept out of weight decay
 
@@ -51,7 +52,7 @@ COMMON = Recipe()
 #: training slides below which the small recipe is the default: what it was searched for and shown on
 SMALL_BELOW = 300
 #: steps of the small recipe for each root of a training slide, and its least and most epochs: more steps learn by heart
-SMALL_STEPS, SMALL_EPOCHS = 64, (4, 40)
+SMALL_STEPS, SMALL_EPOCHS = 64, (4, 20)
 #: slides of one of its steps for survival: a patient's time says little by itself
 SMALL_GROUP = 16
 
@@ -68,4 +69,5 @@ def small(slides: int, target: TargetKind = "classification") -> Recipe:
         risk_set="bank" if together == 1 else "group",
         standardise=True,
         linear_term=True,
+        share_folds=3,
     )

@@ -98,8 +98,8 @@ def solve_fit(job: FitJob, task: Task, model: ClosedForm) -> FitResult:
     )
 
 
-def solve_linear_term(job: FitJob, criterion: Criterion, model: BagModel) -> str:
-    """Give `model` its linear term, solved for the job's training slides; a note of how."""
+def solve_linear_term(job: FitJob, criterion: Criterion, model: BagModel, share: float) -> str:
+    """Give `model` its linear term, solved for the job's training slides, and its share; a note of how."""
     store = BagStore(job.store)
     slides = sorted(slide for case in job.train for slide in case.slides)
     vectors = {
@@ -108,19 +108,20 @@ def solve_linear_term(job: FitJob, criterion: Criterion, model: BagModel) -> str
     }
     solved = solve_slides(job, criterion, vectors, model, careful=True)
     weight = solved.solution.weight * solved.scale  # of v as it is: W (v - center) * scale + b
-    model.linear_term.set(weight, solved.solution.bias - weight @ solved.center, like=next(model.parameters()).detach())
+    bias = solved.solution.bias - weight @ solved.center
+    model.linear_term.set(weight, bias, share, like=next(model.parameters()).detach())
     model.start_beside_linear_term()
     return f"beside a linear term: {solved.note}"
 
 
-def inner_folds(cases: tuple[CaseSpec, ...], seed: int) -> list[set[str]]:
+def inner_folds(cases: tuple[CaseSpec, ...], seed: int, count: int = FOLDS) -> list[set[str]]:
     """Patients dealt to folds class by class (by event, by size), in an order drawn from the seed and their names."""
     stratum = {
         case.case_id: _stratum(case)
         for case in sorted(cases, key=lambda case: (case.case_id, case.slides), reverse=True)
     }
     drawn = sorted(stratum, key=lambda name: (stratum[name], generator(seed, name, "inner-fold").initial_seed()))
-    folds: list[set[str]] = [set() for _ in range(min(FOLDS, len(drawn)))]
+    folds: list[set[str]] = [set() for _ in range(min(count, len(drawn)))]
     for place, name in enumerate(drawn):
         folds[place % len(folds)].add(name)
     return folds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,13 +17,18 @@ from marble.memory import keep_freed
 from marble.models import BagModel, build
 from marble.models.zoo.probe import ClosedForm
 from marble.tasks.base import Task
+from marble.training.checkpoint import newest
 from marble.training.closed_form import solve_fit
 from marble.training.job import FitJob
 from marble.training.loop import Progress, TrainingLoop
 from marble.training.result import FitResult
 from marble.training.results import history_csv
+from marble.training.share import choose_share
 from marble.training.trackers import TrackerName, open_trackers
 from marble.version import VERSION
+
+#: folder of the inner fits of a fit under way
+INNER = "inner"
 
 
 def fit(
@@ -57,7 +63,10 @@ def fit(
             files.publish(root / "history.csv", history_csv(result.history))
             trackers.write(result.history)
         else:
-            loop = TrainingLoop(job, root, task, model.to(there), progress, trackers)
+            share = None
+            if job.recipe.linear_term and job.recipe.share_folds and newest(root / "checkpoints") is None:
+                share = choose_share(job, root / INNER, partial(fit, allow_drift=allow_drift, device=device))
+            loop = TrainingLoop(job, root, task, model.to(there), progress, trackers, share)
             loop.run()
             result = loop.result()
     model.load_state_dict(result.tensors)
@@ -130,5 +139,6 @@ def _publish_result(root: Path, job: FitJob, task: Task, model: BagModel, result
 
 
 def _drop_checkpoints(root: Path) -> None:
-    """They served to resume; a finished fit needs only the chosen weights."""
-    files.remove_folder(root / "checkpoints")
+    """They served to resume, and inner fits to choose; a finished fit needs only the chosen weights."""
+    for name in ("checkpoints", INNER):
+        files.remove_folder(root / name)

@@ -41,6 +41,7 @@ from marble.training.precision import Precision
 from marble.training.prefetch import prefetch
 from marble.training.result import FitResult
 from marble.training.results import history_csv
+from marble.training.share import Share
 from marble.training.trackers import Trackers
 
 Progress = Callable[[dict[str, Any]], None]
@@ -90,12 +91,14 @@ class TrainingLoop:
         model: BagModel,
         progress: Progress | None,
         trackers: Trackers | None = None,
+        share: Share | None = None,
     ) -> None:
         self.job, self.root, self.task, self.model = job, root, task, model
         self.recipe = job.recipe
         self.store = BagStore(job.store)
         self.progress = progress or _silent
         self.trackers = trackers or Trackers()
+        self.share = share or Share()
         self.patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
         self.target_of = {slide: case.target.value() for case in job.train for slide in case.slides}
         self.criterion: Criterion = task.criterion(self.target_of, self.patient_of)
@@ -119,7 +122,8 @@ class TrainingLoop:
             if self.recipe.standardise:
                 self.model.standardise(measure(bag for _, bag in prefetch(self.store.load, self.slides)))
             if self.recipe.linear_term:
-                self.at.notes.append(solve_linear_term(self.job, self.criterion, self.model))
+                self.at.notes.append(solve_linear_term(self.job, self.criterion, self.model, self.share.value))
+                self.at.notes += [self.share.note] if self.share.note else []
             self._prime()
             self._save()
         while self.at.epoch < self.recipe.epochs and not self._patience_is_over():

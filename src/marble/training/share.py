@@ -1,0 +1,100 @@
+"""How much of a network is listened to beside its linear term: the share that helps patients it was not trained on.
+
+Training patients are dealt to inner folds; for each, a model of the same job is trained on the others and asked about
+those left out. The share s is where the loss of s * network + linear term of all patients, each by the model that had
+not seen them, is least: 1 where the network finds what no linear model of mean tokens can, 0 where it only learned
+slides by heart. Validation and test patients have no part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from marble.bags.augment import canonical
+from marble.bags.store import BagStore
+from marble.errors import MarbleError
+from marble.models import BagModel
+from marble.models.inference import infer
+from marble.models.linear_term import mean_tokens
+from marble.training.closed_form import inner_folds
+from marble.training.job import CaseSpec, FitJob
+from marble.training.prefetch import prefetch
+
+#: the shares that are compared
+SHARES = tuple(step / 20 for step in range(21))
+#: with fewer patients left to train on, an inner fit says nothing
+LEAST_PATIENTS = 4
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of a model beside its linear term, and how it was chosen."""
+
+    value: float = 1.0
+    note: str = ""
+
+
+#: (slides, the network's logits (n, outputs), the linear term's (n, outputs)) of the patients left out by one inner fit
+Said = tuple[list[str], Tensor, Tensor]
+
+
+def choose_share(job: FitJob, folder: Path, fit: Callable[[FitJob, Path], BagModel]) -> Share:
+    """The share that inner fits speak for. `fit` trains an inner job in a folder of its own below `folder`."""
+    left_out = inner_folds(job.train, job.seed, job.recipe.share_folds)
+    patients = {case.case_id for case in job.train}
+    if len(left_out) < 2 or len(patients) - max(map(len, left_out)) < LEAST_PATIENTS:
+        return Share(
+            note=f"share of the model beside it 1: {len(patients)} training patients are too few to choose one"
+        )
+    losses = dict.fromkeys(SHARES, 0.0)
+    try:
+        for k, fold in enumerate(left_out):
+            inner = _without(job, fold, k)
+            said = _said(inner, fit(inner, folder / str(k)))
+            for share, loss in _losses(inner, said).items():
+                losses[share] += loss
+    except MarbleError as error:  # as where the patients of an inner fit have no event
+        return Share(note=f"share of the model beside it 1: an inner fit could not be made ({error})")
+    best = min(SHARES, key=lambda share: losses[share])
+    return Share(
+        best, f"share of the model beside it {best:g}, chosen by {len(left_out)} inner folds of training patients"
+    )
+
+
+def _without(job: FitJob, fold: set[str], k: int) -> FitJob:
+    """The same job for the patients who are not in the fold, validated on those who are."""
+    kept: tuple[CaseSpec, ...] = tuple(case for case in job.train if case.case_id not in fold)
+    out = tuple(case for case in job.train if case.case_id in fold)
+    recipe = replace(job.recipe, share_folds=0)
+    return job.model_copy(update={"train": kept, "val": out, "recipe": recipe, "split": f"{job.split}-inner-{k}"})
+
+
+def _said(inner: FitJob, model: BagModel) -> Said:
+    """What a model says of the patients it is validated on."""
+    store = BagStore(inner.store)
+    slides = sorted(slide for case in inner.val for slide in case.slides)
+    weight, bias = model.linear_term.weight, model.linear_term.bias
+    assert weight is not None
+    assert bias is not None
+    whole, term = [], []
+    for _, bag in prefetch(store.load, slides):
+        levels = model.levels_read(canonical(bag))
+        term.append(weight.cpu().double() @ mean_tokens(levels, torch.float64) + bias.cpu().double())
+        whole.append(infer(model, bag, inner.val_orders).logits.double())
+    terms = torch.stack(term)
+    return slides, torch.stack(whole) - terms, terms
+
+
+def _losses(inner: FitJob, said: Said) -> dict[float, float]:
+    """The loss of the patients left out under every share."""
+    slides, network, term = said
+    criterion = inner.bound_task.build().criterion(
+        {slide: case.target.value() for case in inner.val for slide in case.slides},
+        {slide: case.case_id for case in inner.val for slide in case.slides},
+    )
+    return {share: float(criterion.batch_loss(slides, share * network + term)) for share in SHARES}
