@@ -19,6 +19,7 @@ from marble.compute import Executor
 from marble.models.recipe import small
 from marble.reports.collect import collect
 from marble.synthetic.composed import Signal, Strength
+from marble.tasks.metric import Metric, Undefined
 from marble.version import VERSION
 
 SEEDS = (100, 101, 102)
@@ -128,11 +129,16 @@ def _result(root: Path, name: str, cohort: ComposedCohort, bags: int, record: di
         signal=cohort.signal,
         bags=bags,
         seed=cohort.seed,
-        auc=float(repeat.metrics["auc"]),
-        ece=float(repeat.metrics["ece"]),
+        auc=_defined(repeat.metrics["auc"]),
+        ece=_defined(repeat.metrics["ece"]),
         median_order_sd=orders[len(orders) // 2],
         seconds=record["seconds"],
     )
+
+
+def _defined(metric: Metric) -> float:
+    assert not isinstance(metric, Undefined)  # test bags are of both classes
+    return metric
 
 
 def markdown(tried: Sequence[Tried]) -> str:
