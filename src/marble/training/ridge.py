@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 #: (rows (m,), logits (m, outputs)) -> the sum of their losses
@@ -92,7 +93,10 @@ def _fit(
 
     first = np.zeros(size + (outputs if intercept else 0)) if start is None else start
     options = {"maxiter": 2000, "ftol": 1e-13, "gtol": 1e-7}
-    return np.asarray(minimize(objective, first, method="L-BFGS-B", jac=True, options=options).x, dtype=np.float64)
+    # SciPy's steps are sums over some hundred numbers: threads that wait for each other there take many times as long.
+    with threadpool_limits(limits=1, user_api="blas"):
+        found = minimize(objective, first, method="L-BFGS-B", jac=True, options=options)
+    return np.asarray(found.x, dtype=np.float64)
 
 
 def _logits(z: Tensor, flat: Tensor | np.ndarray, outputs: int, intercept: bool) -> Tensor:
