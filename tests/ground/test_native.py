@@ -53,7 +53,7 @@ def test_wide_kernels_of_other_sources_are_not_used(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(library.missing() is not None, reason=f"native: {library.missing()}")
 def test_narrow_kernels_are_not_taken_for_wide_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "WIDE_NAME", library.LIBRARY.name)
+    monkeypatch.setattr(library, "WIDE_NAME", build.LIBRARY.name)
     assert not library.has_wide()
 
 
@@ -130,7 +130,7 @@ def test_a_library_with_another_layout_is_not_used(name: str, monkeypatch: pytes
 
 @pytest.mark.skipif(library.missing() is not None, reason=f"native: {library.missing()}")
 def test_every_function_says_what_it_takes() -> None:
-    found = library._library(library.LIBRARY)
+    found = library._library(build.LIBRARY)
     for kernel, arguments in layout.KERNELS.items():
         for suffix in library.SUFFIX.values():
             assert len(getattr(found, f"marble_{kernel}_{suffix}").argtypes) == len(arguments) + 1
