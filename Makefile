@@ -124,5 +124,5 @@ browser-test: setup ## the viewer in a real browser
 clean: ## remove everything that was made
 	rm -rf $(VENV) site $(DEMO) bench-out test-artifacts build dist web/node_modules src/marble/viewer/static/vendor
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.* htmlcov
-	rm -f src/marble/native/kernels.so src/marble/native/kernels.*.tmp
+	rm -f src/marble/native/kernels*.so src/marble/native/kernels*.tmp
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,7 +10,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class KernelBuildHook(BuildHookInterface):
-    """Leaves `src/marble/native/kernels.so` beside its sources; `marble doctor` says if it is there."""
+    """Leaves `src/marble/native/kernels*.so` beside its sources; `marble doctor` says if they are there."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         native = runpy.run_path(str(Path(self.root) / "src/marble/native/build.py"))
@@ -18,6 +18,6 @@ class KernelBuildHook(BuildHookInterface):
         if reason is None:
             build_data["pure_python"] = False
             build_data["tag"] = native["wheel_tag"]()
-            build_data["artifacts"].append("src/marble/native/kernels.so")
+            build_data["artifacts"].append("src/marble/native/kernels*.so")
         else:
             self.app.display_warning(f"kernels not compiled, the torch paths will be used: {reason}")

@@ -59,7 +59,7 @@ def model(result: dict[str, Any]) -> list[str]:
     few, growth = result["small_bags"], result["growth"]
     grown = [
         [f"{row['tokens']:,}", row["pass"], f"{row['seconds']:.2f}", f"{row['bytes'] / row['tokens'] / 1024:.1f}",
-         f"{row['bytes'] / 2**30:.2f}"] for row in growth["rows"]
+         f"{row['bytes'] / 2**30:.2f}"] for row in [*growth["rows"], *(result["million"] or ())]
     ]  # fmt: skip
     return [
         "## The model",
@@ -97,8 +97,9 @@ def model_targets(result: dict[str, Any]) -> list[list[str]]:
     rows.append(_at_most("inference, KB per token, 8,192 tokens", memory[8192, both[0]], 12))
     rows.append(_at_most("inference, KB per token, 262,144 tokens", large[262144, both[0]] / 262144 / 1024, 2))
     rows.append(_at_most("training on 262,144 tokens, GiB", large[262144, both[1]] / 2**30, 16))
-    if (million := result["million"]) is not None:
-        rows.append(_at_most(f"training on {million['tokens']:,} tokens, GiB", million["bytes"] / 2**30, 4))
+    for row in result["million"] or ():
+        name = f"{row['pass']} of {row['tokens']:,} tokens of a mapped bag, GiB above it"
+        rows.append(_at_most(name, row["bytes"] / 2**30, 2 if row["pass"] == both[0] else 4))
     rows += [_at_most(f"growth exponent, {w}", v, 1.05) for w, v in result["growth"]["exponent"].items()]
     rows.append(_at_most("small bags, x products of all at once", result["small_bags"]["ratio"], 1.6))
     return rows

@@ -19,10 +19,10 @@ native_scan: Callable[..., Tensor] = NativeSelectiveScan.apply
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """What is known about the library is found out anew, before and after."""
-    for cached in (library.missing, library._library):
+    for cached in (library.missing, library.has_wide, library._library):
         cached.cache_clear()
     yield
-    for cached in (library.missing, library._library):
+    for cached in (library.missing, library.has_wide, library._library):
         cached.cache_clear()
 
 
@@ -32,8 +32,10 @@ def test_building_leaves_a_library_that_loads(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(build, "LIBRARY", made)
     monkeypatch.setattr(library, "LIBRARY", made)
     assert build.build() is None
-    assert [path.name for path in tmp_path.iterdir()] == ["kernels.so"]
+    names = ["kernels-avx512.so", "kernels.so"] if build.is_x86() else ["kernels.so"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert library.missing() is None
+    assert library.has_wide() == ("AVX512" in torch.backends.cpu.get_cpu_capability())
     assert library.library_number("ssd_blocks", 32, 1) == 8
 
 
@@ -41,6 +43,29 @@ def test_building_leaves_a_library_that_loads(tmp_path: Path, monkeypatch: pytes
 def test_a_library_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "fingerprint", lambda: "0" * 64)
     assert "other sources" in (library.missing() or "")
+
+
+@pytest.mark.skipif(build.compiler() is None, reason="no compiler")
+def test_wide_kernels_of_other_sources_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "fingerprint", lambda: "0" * 64)
+    assert not library.has_wide()
+
+
+@pytest.mark.skipif(library.missing() is not None, reason=f"native: {library.missing()}")
+def test_narrow_kernels_are_not_taken_for_wide_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "WIDE_NAME", build.LIBRARY.name)
+    assert not library.has_wide()
+
+
+def test_a_compiler_that_makes_no_wide_kernels_has_made_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuses = 'case "$*" in *-mavx512f*) echo "unknown -mavx512f" >&2; exit 1;; esac'
+    fake = fake_compiler(tmp_path, f'{refuses}\nfor last; do :; done\necho "$*" > "$last"')
+    monkeypatch.setattr(build, "LIBRARY", tmp_path / "kernels.so")
+    monkeypatch.setenv("CXX", str(fake))
+    assert build.build() is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c++", "kernels.so"]
 
 
 def test_a_file_that_is_no_library_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +130,7 @@ def test_a_library_with_another_layout_is_not_used(name: str, monkeypatch: pytes
 
 @pytest.mark.skipif(library.missing() is not None, reason=f"native: {library.missing()}")
 def test_every_function_says_what_it_takes() -> None:
-    found = library._library()
+    found = library._library(build.LIBRARY)
     for kernel, arguments in layout.KERNELS.items():
         for suffix in library.SUFFIX.values():
             assert len(getattr(found, f"marble_{kernel}_{suffix}").argtypes) == len(arguments) + 1

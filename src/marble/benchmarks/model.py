@@ -10,7 +10,7 @@ Per size T (fine tokens; T/16 coarse ones) and pass, in one process, taking turn
     abmil, transmil       gated ABMIL and TransMIL on the fine tokens
 
 A peer that is not installed, or that would not fit in memory at a size, is left out, and the result says so. Then come
-the ends of the scale (`scaling`): growth up to the largest bags, and many small ones.
+the ends of the scale (`scaling`, `million`): growth up to the largest bags, and many small ones.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from torch import Tensor, nn
 
 from marble.bags.augment import generator, shuffled
 from marble.bags.bag import Bag, Level
-from marble.benchmarks import scaling
-from marble.benchmarks.measure import available_bytes, interleaved, machine, once, peak_memory
+from marble.benchmarks import million, scaling
+from marble.benchmarks.measure import available_bytes, interleaved, machine, peak_memory
 from marble.encoders.torchvision_guard import import_timm
 from marble.errors import InputError, UnavailableError
 from marble.files import publish_json
 from marble.models import BagModel, build
+from marble.models.base import Output
 from marble.models.ssm.ssd import Mamba2, block_shape, choose_backend
 from marble.models.zoo.marble import Marble
 from marble.models.zoo.marble_fast import composing_pays
@@ -41,6 +42,7 @@ from marble.models.zoo.marble_fast import composing_pays
 DIM = 1024
 SIZES = (512, 2048, 8192, 32768)
 QUICK_SIZES = (128, 256)
+QUICK_MILLION = 2048
 PASSES = ("forward", "forward+backward")
 TORCH_PATH = "marble, torch path"
 MODELS = ("marble", TORCH_PATH, "transformers", "abmil", "transmil")
@@ -48,8 +50,6 @@ MODELS = ("marble", TORCH_PATH, "transformers", "abmil", "transmil")
 MEMORY_SHARE = 0.6
 #: tokens from which passes take so long that they need no warming up, and one turn less
 LARGE = 32768
-#: the bag as drawn and as shuffled, and what a pass over it may take
-MILLION, MILLION_NEEDS = 1 << 20, 14 << 30
 
 Product = tuple[int, int, int]  # (m, k, n): (m, k) times (k, n)
 
@@ -70,6 +70,8 @@ def run(
     if threads is not None:
         torch.set_num_threads(threads)
     left_out: list[str] = []
+    # first, while this process holds little itself
+    largest = million.measured(PASSES, left_out, QUICK_MILLION if quick else million.TOKENS)
     models = [name for name in (MODELS if peers else MODELS[:2]) if _is_here(name, left_out)]
     memory = _memory(models, sizes, left_out)
     times = [_times(T, which, repeats, models, memory) for T in sizes for which in PASSES]
@@ -88,7 +90,7 @@ def run(
             small,
             repeats,
         ),
-        "million": None if quick else _million(left_out),
+        "million": largest,
         "left_out": left_out,
     }
     _print(result)
@@ -147,14 +149,24 @@ def model_named(name: str) -> Callable[[Bag], Tensor]:
         marble = build("marble", DIM, 2)
         assert isinstance(marble, Marble)
         marble.mixers = nn.ModuleList(nn.ModuleList([TransformersBlock()]) for _ in range(2))
-        return lambda bag: marble.eval().forward_as_written(bag).logits
+        return _logits(marble, marble.forward_as_written)
     model: BagModel = build(
         "marble" if name == TORCH_PATH else name, DIM, 2, **({"gated": True} if name == "abmil" else {})
     )
     for mixer in model.modules():
         if name == TORCH_PATH and isinstance(mixer, Mamba2):
             mixer.backend = "torch"
-    return lambda bag: model.eval()(bag).logits
+    return _logits(model, model)
+
+
+def _logits(model: nn.Module, forward: Callable[[Bag], Output]) -> Callable[[Bag], Tensor]:
+    model.eval()
+
+    def logits(bag: Bag) -> Tensor:
+        model.zero_grad()  # as every step of a fit begins; else old gradients would be added to, and that measured
+        return forward(bag).logits
+
+    return logits
 
 
 def prepare(name: str, T: int, which: str) -> Callable[[], object]:
@@ -253,15 +265,6 @@ def _times(T: int, which: str, repeats: int, models: Sequence[str], memory: Memo
     return {"tokens": T, "pass": which, "seconds": seconds, "ratio": ratios}
 
 
-def _million(left_out: list[str]) -> dict[str, Any] | None:
-    """A training pass over a million tokens: its seconds, and its memory beside the bag's own 4 GiB."""
-    if available_bytes() < MILLION_NEEDS:
-        left_out.append("marble: training on a million tokens would not fit in memory beside the bag")
-        return None
-    peak, seconds = once(f"{__name__}:prepare", "marble", MILLION, PASSES[1], threads=torch.get_num_threads())
-    return {"tokens": MILLION, "seconds": seconds, "bytes": peak}
-
-
 def _packed_products(tokens: int) -> Callable[[], None]:
     return multiply(products(tokens, max(1, tokens // 16), algebra=False, backward=True))
 
@@ -289,13 +292,14 @@ def _print(result: dict[str, Any]) -> None:
             )
         table.add_section()
     console.print(table)
-    for row in result["growth"]["rows"]:
+    for row in result["growth"]["rows"] + result["million"]:
         per_token = row["bytes"] / row["tokens"] / 1024
-        console.print(f"{row['tokens']:,} tokens, {row['pass']}: {row['seconds']:.2f} s, {per_token:.1f} KB per token")
+        console.print(
+            f"{row['tokens']:,} tokens, {row['pass']}: {row['seconds']:.2f} s, {per_token:.1f} KB per token,"
+            f" {row['bytes'] / 2**30:.2f} GiB"
+        )
     for which, exponent in result["growth"]["exponent"].items():
         console.print(f"{which}: time grows as tokens^{exponent:.2f}")
-    if (million := result["million"]) is not None:
-        console.print(f"training on {million['tokens']:,} tokens: {million['bytes'] / 2**30:.2f} GiB beside the bag")
     few = result["small_bags"]
     console.print(f"{few['bags']} bags, {few['tokens']:,} tokens: {few['ratio']:.2f} times the products of all at once")
     for line in result["left_out"]:

@@ -1,4 +1,6 @@
-"""Compile the kernels of this folder into one shared library, with whatever C++ compiler the machine has.
+"""Compile the kernels of this folder into a shared library, with whatever C++ compiler the machine has.
+
+For x86 there are two of the same sources: one for every processor of the last years, and a wide one with AVX-512.
 
 Run at install by the build hook, and by hand as `python -m marble.native.build`. It uses the standard library only,
 because at install time nothing else is there yet.
@@ -20,6 +22,7 @@ FOLDER = Path(__file__).parent
 SOURCES = ("ssd_prepare.cpp", "ssd_forward.cpp", "ssd_backward.cpp", "scan.cpp", "scan2d.cpp")
 HEADERS = ("simd.hpp", "ssd.hpp")
 LIBRARY = FOLDER / "kernels.so"
+WIDE_NAME = "kernels-avx512.so"
 FLAGS = (
     "-std=c++17",
     "-O3",
@@ -41,6 +44,15 @@ OPENMP: tuple[tuple[str, ...], ...] = (
 )
 #: the instructions of every x86 processor since 2013; whoever loads the library checks for them
 X86_FLAGS = ("-mavx2", "-mfma")
+#: vectors of 64 bytes, and the instructions that torch looks for before it says AVX512
+WIDE_FLAGS = (
+    "-DMARBLE_VECTOR_BYTES=64",
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-mprefer-vector-width=512",
+)
 
 
 def compiler() -> str | None:
@@ -60,26 +72,39 @@ def wheel_tag() -> str:
     return f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
 
+def is_x86() -> bool:
+    return platform.machine() in ("x86_64", "AMD64")
+
+
 def build() -> str | None:
     """Compile; None if that worked, else why not. A library that is there is only ever replaced as a whole.
 
+    The wide one is an extra: a compiler that cannot make it has made kernels all the same.
     $CXXFLAGS come last, so that they can ask for another optimisation or for sanitizers.
     """
     cxx = compiler()
     if cxx is None:
         return "no C++ compiler found (c++, g++, clang++ or $CXX)"
+    reason = _compile(cxx, X86_FLAGS if is_x86() else (), LIBRARY)
+    if reason is None and is_x86():
+        _compile(cxx, (*X86_FLAGS, *WIDE_FLAGS), LIBRARY.with_name(WIDE_NAME))
+    return reason
+
+
+def _compile(cxx: str, instructions: tuple[str, ...], library: Path) -> str | None:
+    """Make one library, with OpenMP if the compiler has it."""
     named = f'-DMARBLE_FINGERPRINT="{fingerprint()}"'
-    flags = (*FLAGS, named, *(X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ()))
+    last = shlex.split(os.environ.get("CXXFLAGS", ""))
     reason = None
     for openmp in OPENMP:
-        reason = _compile(cxx, (*flags, *openmp, *shlex.split(os.environ.get("CXXFLAGS", ""))))
+        reason = _make(cxx, (*FLAGS, named, *instructions, *openmp, *last), library)
         if reason is None:
             break
     return reason
 
 
-def _compile(cxx: str, flags: tuple[str, ...]) -> str | None:
-    scratch = LIBRARY.with_suffix(f".{os.getpid()}.tmp")
+def _make(cxx: str, flags: tuple[str, ...], library: Path) -> str | None:
+    scratch = library.with_suffix(f".{os.getpid()}.tmp")
     try:
         made = subprocess.run(
             [cxx, *flags, *(str(FOLDER / source) for source in SOURCES), "-o", str(scratch)],
@@ -89,7 +114,7 @@ def _compile(cxx: str, flags: tuple[str, ...]) -> str | None:
         )
         if made.returncode != 0:
             return f"{cxx} failed:\n{made.stderr[-2000:]}"
-        scratch.replace(LIBRARY)
+        scratch.replace(library)
     finally:
         scratch.unlink(missing_ok=True)
     return None

@@ -9,8 +9,8 @@ import ctypes
 
 #: tokens per chunk of the Mamba-2 scan
 CHUNK = 64
-#: bytes of a vector: the kernels take 8 float32 or 4 float64 at once
-VECTOR_BYTES = 32
+#: bytes of a vector: the kernels take 8 float32 or 4 float64 at once, the wide ones twice as many
+VECTOR_BYTES, WIDE_VECTOR_BYTES = 32, 64
 
 Fields = list[tuple[str, type[ctypes._SimpleCData]]]  # type: ignore[type-arg]
 
@@ -104,9 +104,10 @@ def declare(library: ctypes.CDLL) -> None:
     library.marble_fingerprint.argtypes, library.marble_fingerprint.restype = [], ctypes.c_char_p
 
 
-def disagreement(library: ctypes.CDLL) -> str | None:
+def disagreement(library: ctypes.CDLL, wide: bool = False) -> str | None:
     """Where a declared library and this file differ; None if nowhere."""
-    for name, expected in AGREED.items():
+    agreed = AGREED | {"vector_bytes": WIDE_VECTOR_BYTES} if wide else AGREED
+    for name, expected in agreed.items():
         said = getattr(library, f"marble_{name}")()
         if said != expected:
             return f"{name} is {said} in the library and {expected} in Python"

@@ -3,19 +3,22 @@
 A kernel is a C function over raw pointers, which would read whatever it is pointed at. So no pointer is taken from a
 tensor that was not first held against the shape, dtype and layout the kernel expects (`place`). The library must be
 loaded after torch, whose OpenMP threads it runs on.
+
+Where the processor has AVX-512 there is a second library of the same kernels with vectors twice as wide; it takes
+the calls whose widths are multiples of those.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import platform
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from marble.native.build import LIBRARY, fingerprint
-from marble.native.layout import VECTOR_BYTES, declare, disagreement
+from marble.native.build import LIBRARY, WIDE_NAME, fingerprint, is_x86
+from marble.native.layout import VECTOR_BYTES, WIDE_VECTOR_BYTES, declare, disagreement
 
 REBUILD = "python -m marble.native.build"
 #: ends of the kernels' names
@@ -29,37 +32,54 @@ BACKEND_VARIABLE = "MARBLE_SSD_BACKEND"
 @functools.cache
 def missing() -> str | None:
     """Why the kernels cannot be used here; None if they can."""
-    if platform.machine() in ("x86_64", "AMD64") and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+    if is_x86() and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         return "needs a processor with AVX2"
-    if not LIBRARY.is_file():
+    return _why_not(LIBRARY, wide=False)
+
+
+@functools.cache
+def has_wide() -> bool:
+    """Whether the kernels of wide vectors can be used here."""
+    if not is_x86() or "AVX512" not in torch.backends.cpu.get_cpu_capability():
+        return False
+    return _why_not(LIBRARY.with_name(WIDE_NAME), wide=True) is None
+
+
+def _why_not(path: Path, wide: bool) -> str | None:
+    if not path.is_file():
         return f"needs a C++ compiler at install: install one, then `{REBUILD}`"
     try:
-        library = _library()
+        library = _library(path)
     except (OSError, AttributeError) as error:
-        return f"{LIBRARY.name} does not load ({error}): `{REBUILD}`"
+        return f"{path.name} does not load ({error}): `{REBUILD}`"
     if library.marble_fingerprint().decode() != fingerprint():
-        return f"{LIBRARY.name} was made of other sources than those here: `{REBUILD}`"
-    if (difference := disagreement(library)) is not None:
-        return f"{LIBRARY.name} does not fit ({difference}): `{REBUILD}`"
+        return f"{path.name} was made of other sources than those here: `{REBUILD}`"
+    if (difference := disagreement(library, wide)) is not None:
+        return f"{path.name} does not fit ({difference}): `{REBUILD}`"
     return None
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(LIBRARY))
+def _library(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
     declare(library)
     return library
 
 
-def run(kernel: str, like: Tensor, *arguments: object, blocks: int) -> None:
-    """Call `kernel` of the precision of `like` on torch's threads, at most one per block of its work."""
-    function = getattr(_library(), f"marble_{kernel}_{SUFFIX[like.dtype]}")
+def run(kernel: str, like: Tensor, *arguments: object, widths: tuple[int, ...], blocks: int) -> None:
+    """Call `kernel` of the precision of `like` on torch's threads, at most one per block of its work.
+
+    `widths` are those that the kernel takes in whole vectors.
+    """
+    wide = not any(width * like.itemsize % WIDE_VECTOR_BYTES for width in widths) and has_wide()
+    library = _library(LIBRARY.with_name(WIDE_NAME) if wide else LIBRARY)
+    function = getattr(library, f"marble_{kernel}_{SUFFIX[like.dtype]}")
     function(*arguments, max(1, min(torch.get_num_threads(), blocks)))
 
 
 def library_number(function: str, *arguments: int) -> int:
     """What a kernel's companion says, such as how many blocks there are."""
-    return int(getattr(_library(), f"marble_{function}")(*arguments))
+    return int(getattr(_library(LIBRARY), f"marble_{function}")(*arguments))
 
 
 def check(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -1,12 +1,14 @@
-// Vectors of 32 bytes, the exponential on them, and small matrix products. Everything the kernels are made of.
+// Vectors, the exponential on them, and small matrix products. Everything the kernels are made of.
 //
-// The compiler's vector extension is used, so the same text becomes AVX2, AVX-512 or NEON. T is float or double.
+// The compiler's vector extension is used, so the same text becomes AVX2, AVX-512 or NEON. T is float or double. A
+// vector has 32 bytes, or as many as the build says.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #ifdef _OPENMP
 // Declared here, because Apple's compiler knows the pragmas but has no omp.h; torch's own OpenMP holds the functions.
@@ -14,19 +16,25 @@ extern "C" int omp_get_thread_num(void);
 extern "C" int omp_get_num_threads(void);
 #endif
 
+#ifndef MARBLE_VECTOR_BYTES
+#define MARBLE_VECTOR_BYTES 32
+#endif
+
 namespace marble {
+
+constexpr int VECTOR_BYTES = MARBLE_VECTOR_BYTES;
 
 template <typename T>
 struct Vec {
-    typedef T type __attribute__((vector_size(32)));
+    typedef T type __attribute__((vector_size(VECTOR_BYTES)));
     typedef std::conditional_t<sizeof(T) == 4, int32_t, int64_t> integer;
-    typedef integer mask __attribute__((vector_size(32)));
+    typedef integer mask __attribute__((vector_size(VECTOR_BYTES)));
 };
 template <typename T>
 using vec = typename Vec<T>::type;
 //! lanes of a vector
 template <typename T>
-constexpr long V = 32 / sizeof(T);
+constexpr long V = VECTOR_BYTES / sizeof(T);
 
 template <typename T>
 inline vec<T> load(const T* from) {
@@ -45,11 +53,47 @@ inline vec<T> all(T value) {
     return value - vec<T>{};
 }
 
-template <typename T>
+//! Lanes picked from those of a and then of b: lane l of the result is number Pick::at(l) of the 2 V
+template <typename T, typename Pick, std::size_t... L>
+inline vec<T> picked(vec<T> a, vec<T> b, std::index_sequence<L...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, Pick::at(L)...);
+#else
+    return __builtin_shuffle(a, b, typename Vec<T>::mask{typename Vec<T>::integer(Pick::at(L))...});
+#endif
+}
+
+template <typename T, typename Pick>
+inline vec<T> picked(vec<T> a, vec<T> b) {
+    return picked<T, Pick>(a, b, std::make_index_sequence<V<T>>());
+}
+
+//! Lane l + BY, the first after the last
+template <typename T, int BY>
+struct Turned {
+    static constexpr int at(int lane) { return (lane + BY) % V<T>; }
+};
+
+//! All lanes added up, by halves
+template <typename T, int BY = V<T> / 2>
 inline T sum(vec<T> v) {
-    T total = 0;
-    for (long lane = 0; lane < V<T>; lane++) total += v[lane];
-    return total;
+    v += picked<T, Turned<T, BY>>(v, v);
+    if constexpr (BY > 1)
+        return sum<T, BY / 2>(v);
+    else
+        return v[0];
+}
+
+template <typename T, std::size_t... L>
+inline typename Vec<T>::mask numbered(std::index_sequence<L...>) {
+    return typename Vec<T>::mask{typename Vec<T>::integer(L)...};
+}
+
+//! v where the lane's number is below `count`, else 0
+template <typename T>
+inline vec<T> first_lanes(vec<T> v, long count) {
+    const auto lanes = numbered<T>(std::make_index_sequence<V<T>>());
+    return lanes < typename Vec<T>::integer(count) ? v : vec<T>{};
 }
 
 //! e^x to the last digit or two; 0 where it would be subnormal, the largest power where it would overflow
@@ -101,28 +145,31 @@ struct Left {
     long row, column;
 };
 
+//! Vectors side by side in a tile: as many as the registers hold beside its rows
+constexpr int TILE_COLUMNS = VECTOR_BYTES == 64 ? 4 : 2;
+
 //! C (R x columns * V) = beta C + A (R x K) B (K x columns * V), held in registers
 template <typename T, int R, int COLUMNS>
 inline void tile(long K, Left<T> A, const T* B, long ldb, T* C, long ldc, T beta) {
     vec<T> acc[R][COLUMNS];
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int j = 0; j < COLUMNS; j++) acc[i][j] = vec<T>{};
     for (long k = 0; k < K; k++) {
         vec<T> b[COLUMNS];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int j = 0; j < COLUMNS; j++) b[j] = load<T>(B + k * ldb + j * V<T>);
 #pragma GCC unroll 8
         for (int i = 0; i < R; i++) {
             const vec<T> a = all(A.data[i * A.row + k * A.column]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int j = 0; j < COLUMNS; j++) acc[i][j] += a * b[j];
         }
     }
 #pragma GCC unroll 8
     for (int i = 0; i < R; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int j = 0; j < COLUMNS; j++) {
             T* c = C + i * ldc + j * V<T>;
             store<T>(c, beta == 0 ? acc[i][j] : beta * load<T>(c) + acc[i][j]);
@@ -132,7 +179,8 @@ inline void tile(long K, Left<T> A, const T* B, long ldb, T* C, long ldc, T beta
 template <typename T, int R>
 inline void tile_row(long N, long K, Left<T> A, const T* B, long ldb, T* C, long ldc, T beta) {
     long j = 0;
-    for (; j + 2 * V<T> <= N; j += 2 * V<T>) tile<T, R, 2>(K, A, B + j, ldb, C + j, ldc, beta);
+    constexpr long wide = TILE_COLUMNS * V<T>;
+    for (; j + wide <= N; j += wide) tile<T, R, TILE_COLUMNS>(K, A, B + j, ldb, C + j, ldc, beta);
     for (; j < N; j += V<T>) tile<T, R, 1>(K, A, B + j, ldb, C + j, ldc, beta);
 }
 
@@ -162,13 +210,44 @@ void multiply(long M, long N, long K, Left<T> A, const T* B, long ldb, T* C, lon
     }
 }
 
-//! to (columns x rows, stride `ldt`) = from (rows x columns)^T
+//! Of two rows HALF apart, what the upper and what the lower one holds once squares of HALF lanes have changed places
+template <typename T, int HALF>
+struct Upper {
+    static constexpr int at(int lane) { return lane & HALF ? V<T> + lane - HALF : lane; }
+};
+template <typename T, int HALF>
+struct Lower {
+    static constexpr int at(int lane) { return lane & HALF ? V<T> + lane : lane + HALF; }
+};
+
+//! Transpose V rows of V lanes: squares of half the size change places, then those inside them
+template <typename T, int HALF = V<T> / 2>
+inline void transpose_square(vec<T>* rows) {
+#pragma GCC unroll 16
+    for (int i = 0; i < V<T>; i++) {
+        if (i & HALF) continue;
+        const vec<T> a = rows[i], b = rows[i + HALF];
+        rows[i] = picked<T, Upper<T, HALF>>(a, b);
+        rows[i + HALF] = picked<T, Lower<T, HALF>>(a, b);
+    }
+    if constexpr (HALF > 1) transpose_square<T, HALF / 2>(rows);
+}
+
+//! to (columns x rows, stride `ldt`) = from (rows x columns)^T; there are whole vectors of columns
 template <typename T>
 inline void transpose(long rows, long columns, const T* from, long ldf, T* to, long ldt) {
-    for (long i = 0; i < rows; i += 8)
-        for (long j = 0; j < columns; j += 8)
-            for (long jj = j; jj < j + 8 && jj < columns; jj++)
-                for (long ii = i; ii < i + 8 && ii < rows; ii++) to[jj * ldt + ii] = from[ii * ldf + jj];
+    const long whole = rows / V<T> * V<T>;
+    for (long i = 0; i < whole; i += V<T>)
+        for (long j = 0; j < columns; j += V<T>) {
+            vec<T> square[V<T>];
+#pragma GCC unroll 16
+            for (int k = 0; k < V<T>; k++) square[k] = load<T>(from + (i + k) * ldf + j);
+            transpose_square<T>(square);
+#pragma GCC unroll 16
+            for (int k = 0; k < V<T>; k++) store<T>(to + (j + k) * ldt + i, square[k]);
+        }
+    for (long i = whole; i < rows; i++)
+        for (long j = 0; j < columns; j++) to[j * ldt + i] = from[i * ldf + j];
 }
 
 // ---- threads -----------------------------------------------------------------------------------------------------------

@@ -24,13 +24,23 @@ struct Gradient {
 //! Buffers of one thread
 template <typename T>
 struct Workspace {
-    std::vector<T> u, x, x_t, dy, read_dy, written, dx, to_next, mask, M, dM, dC, dB, S_t, dS, dS_t, du, dCB, suffix;
+    std::vector<T> slope, x, x_t, dy, read_dy, written, dx, to_next, mask, M, dM, dC, dB, S_t, dS, dS_t, du, dCB, suffix;
     explicit Workspace(const Segment<T>& s)
-        : u(Q * s.headdim), x(u.size()), x_t(u.size()), dy(u.size()), read_dy(u.size()), written(u.size()),
-          dx(u.size()), to_next(u.size()), mask(Q * Q), M(Q * Q), dM(Q * Q), dC(Q * s.state), dB(Q * s.state),
+        : slope(Q * s.headdim), x(slope.size()), x_t(x.size()), dy(x.size()), read_dy(x.size()), written(x.size()),
+          dx(x.size()), to_next(x.size()), mask(Q * Q), M(Q * Q), dM(Q * Q), dC(Q * s.state), dB(Q * s.state),
           S_t(s.state * s.headdim), dS(S_t.size()), dS_t(S_t.size()), du((s.tokens + s.conv - 1) * s.headdim),
           dCB(s.chunks() * Q * Q), suffix(Q) {}
 };
+
+//! x = silu(u), and the slope there in place of u
+template <typename T>
+void silu_with_slope(long n, T* u, T* x) {
+    for (long i = 0; i < n; i += V<T>) {
+        const vec<T> v = load<T>(u + i), sig = sigmoid<T>(v);
+        store<T>(x + i, v * sig);
+        store<T>(u + i, sig * (T(1) + v * (T(1) - sig)));
+    }
+}
 
 //! dy of one head's chunk; writes the gradient of z
 template <typename T>
@@ -71,11 +81,8 @@ void pairs_across(long q, const T* pairs, T* suffix, T* across) {
         const T* next = pairs + (k + 1) * Q;
         for (long j = 0; j <= k + 1; j += V<T>) store<T>(suffix + j, load<T>(suffix + j) + load<T>(next + j));
         vec<T> part{};
-        long j = 0;
-        for (; j + V<T> <= k + 1; j += V<T>) part += load<T>(suffix + j);
-        T total = sum<T>(part);
-        for (; j <= k; j++) total += suffix[j];
-        across[k] = total;
+        for (long j = 0; j <= k; j += V<T>) part += first_lanes<T>(load<T>(suffix + j), k + 1 - j);
+        across[k] = sum<T>(part);
     }
 }
 
@@ -133,8 +140,8 @@ void backward_head(const Segment<T>& s, const Gradient<T>& g, long head, long bl
         const T* S = g.starts + (c * s.heads + head) * N * P;
         const T total = s.total[c * s.heads + head];
         T* du = &w.du[at * P];
-        convolve(s, head * P, P, at, q, w.u.data(), P);
-        silu(q * P, w.u.data(), w.x.data());
+        convolve(s, head * P, P, at, q, w.slope.data(), P);
+        silu_with_slope(q * P, w.slope.data(), w.x.data());
         backward_gate(s, g, head, at, q, w.dy.data());
         decay_mask(s, head, at, q, w.mask.data());
         chunk_matrix(q, w.mask.data(), CB, s.skip[head], w.M.data());
@@ -153,9 +160,8 @@ void backward_head(const Segment<T>& s, const Gradient<T>& g, long head, long bl
         for (long i = 0; i < q; i++)
             for (long p = 0; p < P; p += V<T>) {
                 const long k = i * P + p;
-                const vec<T> u = load<T>(&w.u[k]), sig = sigmoid<T>(u);
                 const vec<T> dx = load<T>(&w.dx[k]) + load<T>(&w.to_next[k]) * write[at + i];
-                store<T>(du + k, dx * sig * (T(1) + u * (T(1) - sig)));
+                store<T>(du + k, dx * load<T>(&w.slope[k]));
             }
 
         transpose(N, P, S, P, w.S_t.data(), N);

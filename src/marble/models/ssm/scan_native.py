@@ -56,7 +56,7 @@ class NativeSelectiveScan(torch.autograd.Function):
         blocks = library_number("scan_blocks")
         if x.numel():
             places = place("y", y, tuple(x.shape), x.dtype), place("starts", starts, (*kept, *A_T.shape), x.dtype)
-            run(f"{kernel}_forward", x, ctypes.byref(scan), *places, blocks=blocks)
+            run(f"{kernel}_forward", x, ctypes.byref(scan), *places, widths=(x.shape[-1],), blocks=blocks)
         ctx.save_for_backward(x, dt, A_T, B, C, starts)
         return y
 
@@ -82,5 +82,6 @@ class NativeSelectiveScan(torch.autograd.Function):
                 "gC": (gC, (blocks, *C.shape)),
             }
             gradient = ScanGradient(*(place(name, tensor, shape, x.dtype) for name, (tensor, shape) in places.items()))
-            run(f"{kernel}_backward", x, ctypes.byref(scan), ctypes.byref(gradient), blocks=blocks)
+            read, written = ctypes.byref(scan), ctypes.byref(gradient)
+            run(f"{kernel}_backward", x, read, written, widths=(x.shape[-1],), blocks=blocks)
         return gx, gdt, gA_T.T, gB.sum(0), gC.sum(0)

@@ -59,8 +59,9 @@ class NativeSegmentScan(SegmentScan):
             place("y", y, (L, shape.inner), self.dtype),
             place("starts", starts, (chunks, shape.heads, shape.state, shape.headdim), self.dtype),
         )
-        run("ssd_prepare", rows, ctypes.byref(self.segment), blocks=chunks)
-        run("ssd_forward", rows, ctypes.byref(self.segment), ctypes.byref(scanned), blocks=blocks(shape))
+        segment, widths = ctypes.byref(self.segment), (shape.headdim, shape.state)
+        run("ssd_prepare", rows, segment, widths=widths, blocks=chunks)
+        run("ssd_forward", rows, segment, ctypes.byref(scanned), widths=widths, blocks=blocks(shape))
         return gated
 
     def _segment(self, rows: Tensor, L: int, chunks: int) -> Segment:
@@ -125,7 +126,8 @@ class NativeSegmentGradient(NativeSegmentScan, SegmentGradient):
             "next_du": (self._next_du, (shape.conv - 1, shape.convolved)),
         }
         gradient = SsdGradient(*(place(name, tensor, size, dtype) for name, (tensor, size) in places.items()))
-        run("ssd_backward", rows, ctypes.byref(self.segment), ctypes.byref(gradient), blocks=blocks(shape))
+        places_of = ctypes.byref(self.segment), ctypes.byref(gradient)
+        run("ssd_backward", rows, *places_of, widths=(shape.headdim, shape.state), blocks=blocks(shape))
         shared = 2 * shape.groups * shape.state
         d_act = scratch("d_act", L, shared).view(L, 2, shape.groups, shape.state)
         torch.sum(parts[:, :, :, :L], 2, out=d_act.permute(1, 2, 0, 3))

@@ -23,9 +23,12 @@ from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
 
 #: tokens per segment: longer ones make the products faster, shorter ones keep fewer states and buffers
 SEGMENT = 1024
+#: of a sequence: a state is kept for each of them, so the segments of a very long one are longer
+MOST_SEGMENTS = 512
 #: of the batched scan, which wants few launches
 BATCHED_SEGMENT = 8192
-#: projected rows beyond this are projected again in the backward pass instead of kept
+#: projected rows beyond this are projected again in the backward pass instead of kept; of a block that others come
+#: after, rows beyond half of it, since theirs are kept meanwhile
 KEEP_BYTES = 2 << 30
 
 
@@ -118,26 +121,35 @@ class InputGradient:
     def __init__(self, source: InputProjection, wanted: tuple[bool, bool, bool]) -> None:
         self.source = source
         self.tokens = torch.empty_like(source.tokens) if wanted[0] else None
-        self.weight = torch.zeros_like(source.weight) if wanted[1] else None
+        self.weight = _summand(source.weight, len(source.tokens)) if wanted[1] else None
         self.shared = torch.zeros_like(source.shared) if wanted[2] and source.shared is not None else None
+        self._into = product_into  # the first segment; the others are added to it
 
     def add(self, start: int, stop: int, d_rows: Tensor) -> None:
         if self.tokens is not None:
             product_into(self.tokens[start:stop], d_rows, self.source.weight, self.source.low)
         if self.weight is not None:
-            add_product(self.weight, d_rows.t(), self.source.segment(start, stop), self.source.low)
+            self._into(self.weight, d_rows.t(), self.source.segment(start, stop), self.source.low)
+            self._into = add_product
         if self.shared is not None and self.source.index is not None:
             self.shared.index_add_(0, self.source.index[start:stop], d_rows)
+
+
+def _summand(like: Tensor, T: int) -> Tensor:
+    """Room for a sum over the segments of T tokens: the first is written, so that only an empty sum needs zeros."""
+    return torch.empty_like(like) if T else torch.zeros_like(like)
 
 
 def segments(T: int, path: str) -> list[tuple[int, int]]:
     """(start, stop) of each segment of T tokens on one of the `SCANS`."""
     length = SEGMENT if path in ("torch", "native") else BATCHED_SEGMENT
+    length *= -(-T // (length * MOST_SEGMENTS)) or 1
     return [(start, min(start + length, T)) for start in range(0, T, length)]
 
 
-def keeps_rows(T: int, weight: Tensor) -> bool:
-    return T * len(weight) * weight.element_size() <= KEEP_BYTES
+def keeps_rows(T: int, weight: Tensor, last: bool = True) -> bool:
+    """Whether the projected rows of T tokens are kept, in the last block of a model or in one before it."""
+    return T * len(weight) * weight.element_size() <= (KEEP_BYTES if last else KEEP_BYTES // 2)
 
 
 #: path -> the scan and its way back, segment by segment
@@ -150,13 +162,14 @@ SCANS: dict[str, tuple[type[SegmentScan], type[SegmentGradient]]] = {
 
 
 def gated_segments(
-    source: InputProjection, scan: SegmentScan, path: str, starts: list[Tensor] | None
+    source: InputProjection, scan: SegmentScan, path: str, starts: list[Tensor] | None, last: bool = True
 ) -> Iterator[tuple[int, int, Tensor]]:
     """The forward pass: (start, stop, gated tokens) of one segment after the other.
 
-    With `starts`, there will be a way back: the state at every segment's start is put there, and rows may be kept.
+    With `starts`, there will be a way back: the state at every segment's start is put there, and rows may be kept, of
+    the `last` block more than of others.
     """
-    if starts is not None and keeps_rows(len(source.tokens), source.weight):
+    if starts is not None and keeps_rows(len(source.tokens), source.weight, last):
         source.kept = source.empty_rows()
     for start, stop in segments(len(source.tokens), path):
         if starts is not None:
@@ -196,7 +209,7 @@ class _Block(torch.autograd.Function):
         scan = SCANS[path][0](SsdWeights(*weights), shape)
         starts: list[Tensor] = []
         out = in_weight.new_empty(len(tokens), len(out_weight))
-        for start, stop, gated in gated_segments(source, scan, path, starts if graph else None):
+        for start, stop, gated in gated_segments(source, scan, path, starts if graph else None, last=False):
             normal = gated.mul_(_inverse_rms(gated, shape)).mul_(weights[-1])
             product_into(out[start:stop], normal, out_weight.t(), low)
         ctx.shape, ctx.path, ctx.low = shape, path, low
@@ -213,7 +226,8 @@ class _Block(torch.autograd.Function):
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept, ctx.low)
         d_input = InputGradient(source, ctx.needs_input_grad[4:7])
         scan = SCANS[ctx.path][1](weights, shape, d_state)
-        d_out_weight, d_norm = torch.zeros_like(out_weight), torch.zeros_like(weights.norm_weight)
+        d_out_weight, d_norm = _summand(out_weight, len(tokens)), torch.zeros_like(weights.norm_weight)
+        into = product_into  # the first segment, the others are added to it
         for (start, stop), state in reversed(list(zip(segments(len(tokens), ctx.path), starts))):
             rows = source.again(start, stop)
             gated = scan.recompute(rows, state)
@@ -222,7 +236,8 @@ class _Block(torch.autograd.Function):
             d_part = d_out[start:stop]
             d_normal = scan.scratch("d_normal", *gated.shape)
             product_into(d_normal, d_part, out_weight, ctx.low)
-            add_product(d_out_weight, d_part.t(), torch.mul(unit, weights.norm_weight, out=gated), ctx.low)
+            into(d_out_weight, d_part.t(), torch.mul(unit, weights.norm_weight, out=gated), ctx.low)
+            into = add_product
             d_norm += torch.mul(d_normal, unit, out=gated).sum(0)
             d_unit = d_normal.mul_(weights.norm_weight)
             d_gated = _rms_backward(d_unit, unit, inverse, shape)

@@ -98,7 +98,8 @@ class DSMIL(BagModel):
     def attend(self, x: Tensor, critical: Tensor) -> Tensor:
         """(N, outputs) attention of every class: softmax over tiles of their likeness to its critical tile."""
         q = self.query(x)  # (N, 128)
-        return torch.softmax(q @ q[critical].T / math.sqrt(QUERY_DIM), dim=0)
+        # the tiles of a class side by side: softmax and the sum over tiles then read numbers in the order they lie in
+        return torch.softmax(q[critical] / math.sqrt(QUERY_DIM) @ q.T, dim=1).T
 
     def scaled_tokens(self, bag: Bag) -> Tensor:
         """(N, W) tokens of the model's level, joined with their parents' where the model reads two scales."""

@@ -253,7 +253,7 @@ class Marble(BagModel):
             return BlockInput(X, W, shift[None], torch.zeros(len(X), dtype=torch.int64, device=X.device))
         phi = self.phi[k - 1]
         assert isinstance(phi, nn.Linear)
-        W_x, W_c = phi.weight[:, : self.width], phi.weight[:, self.width :]
+        W_x, W_c = torch.split(phi.weight, self.width, dim=1)  # at once: their gradients are joined once
         bias: Tensor | None = phi.bias
         if not changed:
             W_x, bias = self.inputs.fold(W_x, bias, place, slide)

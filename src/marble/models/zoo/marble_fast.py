@@ -80,8 +80,7 @@ def pooled(
     run: Callable[..., tuple[Tensor, Tensor]] = _PooledBlock.apply
     low, graph, dtype = low_precision(entering.tokens), torch.is_grad_enabled(), mixer.out_proj.weight.dtype
     with torch.autocast(entering.tokens.device.type, enabled=False):  # decays, states and the pooling stay wide
-        direction = mixer.out_proj.weight.t() @ w  # (H*P,)
-        n, scores = run(
+        return run(
             mixer.shape,
             mixer.path(),
             low,
@@ -90,15 +89,18 @@ def pooled(
             in_weight.to(dtype),
             None if entering.shared is None else entering.shared.to(dtype),
             entering.index,
-            direction,
+            mixer.out_proj.weight,
+            w.to(dtype),
             None if extra_scores is None else extra_scores.to(dtype),
             *mixer.scan_weights(),
         )
-        return mixer.out_proj.weight @ n, scores
 
 
 class _PooledBlock(torch.autograd.Function):
-    """Tokens to sum alpha n (H*P,) and scores (T,), alpha = softmax(scores), n the block's normalised tokens."""
+    """Tokens to W_out sum alpha n (D,) and scores (T,), alpha = softmax(scores), n the block's normalised tokens.
+
+    W_out stands on both sides, in the scores' direction W_out^T w and before the sum; its gradient is one product.
+    """
 
     @staticmethod
     def forward(
@@ -111,11 +113,13 @@ class _PooledBlock(torch.autograd.Function):
         in_weight: Tensor,
         shared: Tensor | None,
         index: Tensor | None,
-        direction: Tensor,
+        out_weight: Tensor,
+        w: Tensor,
         extra_scores: Tensor | None,
         *weights: Tensor,
     ) -> tuple[Tensor, Tensor]:
         norm_weight = weights[-1]
+        direction = out_weight.t() @ w  # (H*P,)
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None, low)
         scan = SCANS[path][0](SsdWeights(*weights), shape)
         starts: list[Tensor] = []
@@ -137,17 +141,18 @@ class _PooledBlock(torch.autograd.Function):
         log_total = top + torch.log(total)
         ctx.shape, ctx.path, ctx.low = shape, path, low
         ctx.save_for_backward(
-            tokens, in_weight, shared, index, direction, source.kept, scores, log_total, unit, *weights, *starts
+            tokens, in_weight, shared, index, out_weight, w, source.kept, scores, log_total, unit, *weights, *starts
         )
-        return unit * norm_weight, scores
+        return out_weight @ (unit * norm_weight), scores
 
     @staticmethod
     @wide_backward
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        d_n, d_scores = gradients
+        d_z, d_scores = gradients
         shape: SsdShape = ctx.shape
-        tokens, in_weight, shared, index, direction, kept, scores, log_total, unit, *rest = ctx.saved_tensors
+        tokens, in_weight, shared, index, out_weight, w, kept, scores, log_total, unit, *rest = ctx.saved_tensors
         weights, starts = SsdWeights(*rest[:6]), rest[6:]
+        d_n, direction = torch.stack([d_z, w]) @ out_weight  # (H*P,) each
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept, ctx.low)
         d_input = InputGradient(source, ctx.needs_input_grad[4:7])
         scan = SCANS[ctx.path][1](weights, shape, None)
@@ -169,6 +174,8 @@ class _PooledBlock(torch.autograd.Function):
             shrink = (weight * along).sum(1) * inverse.square() / shape.inner
             d_gated = gated.mul_(-shrink[:, None]).addmm_(weight * inverse[:, None], plane)
             d_input.add(start, stop, scan.backward(rows, d_gated))
+        # sum alpha n, and the gradient of the direction
+        seen = torch.stack([unit, d_direction]) * weights.norm_weight  # (2, H*P)
         return (
             None,
             None,
@@ -178,8 +185,9 @@ class _PooledBlock(torch.autograd.Function):
             d_input.weight,
             d_input.shared,
             None,
-            d_direction * weights.norm_weight,
-            d_all_scores if ctx.needs_input_grad[9] else None,
+            torch.stack([d_z, w]).t() @ seen,
+            out_weight @ seen[1],
+            d_all_scores if ctx.needs_input_grad[10] else None,
             *scan.weight_gradients(),
             d_n * unit + direction * d_direction,
         )
