@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from marble.encoders.lanes import Mark
+
 UPLOAD, COMPUTE, DOWNLOAD, FILL = 2, 5, 1, 1
 
 
@@ -50,7 +52,8 @@ class VirtualDevice:
         self.copying = max(self.copying, self.now) + UPLOAD
         return VirtualMark(self, self.copying)
 
-    def compute(self, forward: Callable[[Tensor], Tensor], given: Tensor, after: VirtualMark) -> Tensor:
+    def compute(self, forward: Callable[[Tensor], Tensor], given: Tensor, after: Mark) -> Tensor:
+        assert isinstance(after, VirtualMark)
         begun = max(self.computing, self.now, after.at)
         self.began.append(begun)
         self.computing = begun + COMPUTE
