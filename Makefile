@@ -16,7 +16,7 @@ OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 # The usual options but for the fixed order.
 RANDOM_ORDER := -q --strict-markers --strict-config -p no:cacheprovider -m 'not slow and not reliability and not browser'
 
-.PHONY: help setup demo test coverage random-test house tutorials check bench docs browser-test reliability slow-test sanitize clean
+.PHONY: help setup demo test coverage random-test house tutorials check bench docs browser-test reliability slow-test triton-test sanitize clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -102,6 +102,14 @@ reliability: setup ## every gate with all its cases, into docs/reliability.md (S
 
 slow-test: setup ## what takes minutes
 	$(BIN)/python -m pytest -m slow --timeout 3600
+
+# Beside the environment, not in it: without a GPU, mamba_ssm runs only in Triton's interpreter, and nothing else needs
+# either. Its compiled part is left out, which needs CUDA's compiler; torch stays as it is.
+TRITON := build/triton
+triton-test: setup ## mamba_ssm's kernels in Triton's interpreter (minutes; downloads 200 MB)
+	MAMBA_SKIP_CUDA_BUILD=TRUE MAMBA_FORCE_BUILD=TRUE $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation \
+	  --upgrade --target $(TRITON) triton==3.7.1 mamba-ssm==2.3.2.post1 einops==0.8.2
+	PYTHONPATH=$(CURDIR)/$(TRITON) $(BIN)/python -m pytest -m slow --timeout 3600 tests/models/ssm/test_mamba_kernels.py
 
 # In a copy of the sources: kernels that are in use are never replaced by slow ones. The sanitizer's library takes over
 # what throws, so the one that throws is loaded with it; what it finds goes to the terminal, past pytest.

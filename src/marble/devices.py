@@ -41,18 +41,26 @@ def choose(asked: str = "auto") -> torch.device:
 
 
 def choose_several(asked: str) -> list[torch.device]:
-    """Several devices, comma-separated; each at most once."""
+    """Several devices, comma-separated; each at most once, and the CPU only alone: its numbers round otherwise."""
     found = [choose(name.strip()) for name in asked.split(",")]
     if len(set(found)) < len(found):
         raise InputError(f"'{asked}' names a device twice", where="device")
+    if len(found) > 1 and torch.device("cpu") in found:
+        raise InputError(f"'{asked}': the CPU cannot share with an accelerator", where="device", hint="Leave cpu out")
     return found
+
+
+def no_gpu_because() -> str:
+    """Why torch finds no GPU, as far as it can tell."""
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"this build of torch ({torch.__version__}) is for CPUs"
+    return f"this build of torch ({torch.__version__}) looks for one, and the driver shows none"
 
 
 def _check_cuda(asked: str, number: int) -> None:
     if not torch.cuda.is_available():
-        built = "" if torch.version.cuda is not None else "; this build of torch is for CPUs"
         raise UnavailableError(
-            f"there is no CUDA device that torch can use here{built}",
+            f"there is no CUDA device that torch can use here; {no_gpu_because()}",
             where=f"device {asked}",
             hint="Use auto, which takes what is here, or install torch for your CUDA version",
         )

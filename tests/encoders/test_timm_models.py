@@ -8,18 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from marble.encoders import CATALOGUE, load_encoder
 from marble.encoders.attention_pool import AttentionPool, larger_positions
-from marble.encoders.loading import run_module
+from marble.encoders.catalogue import Rgb
+from marble.encoders.loading import forward_module, ways
 from marble.encoders.timm_models import ClassAndMean, ConvStem, build_network, dinov2_keys, load_strictly, swin_keys
 from marble.encoders.torchvision_guard import import_timm
 from marble.errors import InputError, IntegrityError
 
 timm: Any = import_timm()
+CPU = torch.device("cpu")
 NETWORKS = {name: row.network for name, row in CATALOGUE.items() if row.network is not None}
+
+
+def on_cpu(model: nn.Module, mean: Rgb, std: Rgb, tile: NDArray[np.uint8]) -> NDArray[np.float32]:
+    return ways(forward_module(model, mean, std, CPU, "float32"), CPU)[0](tile)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -89,7 +96,7 @@ def test_resnet50_is_the_mean_of_the_third_stage(tmp_path: Path) -> None:
     row = CATALOGUE["resnet50"]
     assert row.mean
     assert row.std
-    run_module(model, row.mean, row.std, "cpu", "float32")(tile)
+    on_cpu(model, row.mean, row.std, tile)
     tokens = load_encoder("resnet50", weights=path).encode(tile)
     assert np.allclose(tokens, stages[0].mean((2, 3)).numpy(), rtol=1e-5, atol=1e-6)
 
@@ -101,7 +108,7 @@ def test_any_timm_name_with_local_weights(tmp_path: Path) -> None:
     tile = np.random.default_rng(0).integers(0, 256, (1, 224, 224, 3), dtype=np.uint8)
     model.reset_classifier(0)  # type: ignore[operator]
     config: Any = model.pretrained_cfg
-    expected = run_module(model, config["mean"], config["std"], "cpu", "float32")(tile)
+    expected = on_cpu(model, config["mean"], config["std"], tile)
     assert np.array_equal(encoder.encode(tile), expected)
     with pytest.raises(InputError, match="has no model"):
         load_encoder("timm:resnet5000", weights=path)
@@ -117,7 +124,7 @@ def test_hub_folder_names_its_own_network(tmp_path: Path) -> None:
     encoder = load_encoder("hf-hub:someone/resnet", weights=tmp_path)
     assert (encoder.dim, encoder.input_px) == (512, 96)
     tile = np.random.default_rng(0).integers(0, 256, (1, 96, 96, 3), dtype=np.uint8)
-    expected = run_module(model, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), "cpu", "float32")(tile)
+    expected = on_cpu(model, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25), tile)
     assert np.array_equal(encoder.encode(tile), expected)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +18,6 @@ from marble.encoders import load_encoder
 from marble.extract.pipeline import Threads, Wanted, batches, encode_level, one_torch_thread
 from marble.slides.slide import Slide
 from tests.extract.making import lattice, spec_of, tile_by_tile
-
-
-@pytest.mark.parametrize("feeders", [1, 2])
-def test_feeders_of_accelerators_give_the_same_tokens(slide_path: Path, feeders: int) -> None:
-    encoder = load_encoder("colour")
-    callers: set[str] = set()
-
-    def watched(tiles: np.ndarray) -> np.ndarray:
-        callers.add(threading.current_thread().name)
-        return encoder.run(tiles)
-
-    fed = replace(encoder, run=watched, feeders=feeders)
-    with Slide.open(slide_path) as slide, ThreadPoolExecutor(2) as pool:
-        pyramid = lattice(slide, spec_of(5.0, 20.0))
-        whole = encode_level(slide, pyramid, 1, encoder, Threads(pool, 2), batch=7)
-        same = encode_level(slide, pyramid, 1, fed, Threads(pool, 2), batch=7)
-    np.testing.assert_array_equal(same.features, whole.features)
-    assert all(name.startswith("marble-feeder") for name in callers)
-    assert len(callers) <= feeders
 
 
 @settings(max_examples=50, deadline=None)

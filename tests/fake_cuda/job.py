@@ -1,6 +1,9 @@
 """Every model on a fake GPU: a training step, the same resumed, a prediction, explanations. Prints JSON.
 
 LD_PRELOAD=fakecuda.so python -m tests.fake_cuda.job [MODEL ...]
+
+A model is named as NAME, as NAME@TOKENS on a bag of another size, or with a deliberate mistake as NAME!item or
+NAME!index; `encoder` is the feed of an encoder.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from marble.tasks.classification import Classification
 from marble.training.losses import LateLosses
 from marble.training.optim import Optimizer
 from marble.training.precision import Precision
+from tests.fake_cuda.feeding import feed_an_encoder
 from tests.fake_cuda.watching import Watch, placed, watched
 
 #: fine tokens; a quarter as many coarse ones
@@ -48,10 +52,10 @@ def bag_of(fine: int, dim: int) -> Bag:
     return Bag(SLIDE, [Level(features[0], coarse), Level(features[1], cells, parent, ratio=2)])
 
 
-def run(name: str, spoiled: Callable[[BagModel], None] | None = None) -> dict[str, Any]:
+def run(name: str, tokens: int | None, spoiled: Callable[[BagModel], None] | None = None) -> dict[str, Any]:
     """What each piece of work asked of the device, or the error it ended with."""
     marble = name == "marble"
-    bag = bag_of(MARBLE_TOKENS if marble else TOKENS, DIM if marble else 64)
+    bag = bag_of(tokens or (MARBLE_TOKENS if marble else TOKENS), DIM if marble else 64)
     options = {"levels": 2} if "levels" in model_options(name) else {}
     model = build(name, DIM if marble else 64, 2, **options)
     if spoiled is not None:
@@ -147,12 +151,17 @@ def spoil(model: BagModel, how: str) -> None:
 
 
 def main(asked: list[str]) -> None:
-    """Run the models named, as NAME or with a deliberate mistake as NAME!item or NAME!index; all if none is."""
+    """Run what is named; every model if nothing is."""
     warnings.simplefilter("ignore")
-    found = {}
+    found: dict[str, Any] = {}
     for name in asked or list(MODELS):
+        if name == "encoder":
+            found[name] = feed_an_encoder()
+            continue
         model, _, mistake = name.partition("!")
-        found[name] = run(model, functools.partial(spoil, how=mistake) if mistake else None)
+        model, _, tokens = model.partition("@")
+        spoiled = functools.partial(spoil, how=mistake) if mistake else None
+        found[name] = run(model, int(tokens) if tokens else None, spoiled)
     print(json.dumps(found))
 
 

@@ -26,7 +26,9 @@ TORCH = Path(torch.__file__).parent
 PAGE = ROOT / "docs" / "how-to" / "gpu.md"
 BEGIN, END = "<!-- the table, made by `python -m tests.fake_cuda.running` -->", "<!-- end of the table -->"
 #: of a row: model, tokens, kernels of a step, host syncs of a step, of a prediction and of explanations
-ROW = re.compile(r"^\| `(?P<model>[^`]+)` \|.*\|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(?P<model>[^`]+)` \| (?P<tokens>[\d,]+) \+ [\d,]+ \|.*\|$", re.MULTILINE)
+#: models whose launches could grow with the tokens, at the size of a slide
+LONG = ("mambamil@16384", "srmambamil@16384", "2dmambamil@16384")
 
 
 class DoesNotBuildError(Exception):
@@ -57,13 +59,15 @@ def counted(models: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def rows(found: Mapping[str, Any]) -> dict[str, str]:
-    """A row of the table for every model."""
+    """A row of the table for every model, by its name and its tokens."""
     lines = {}
-    for name, pieces in found.items():
-        fine = pieces["tokens"]
+    for asked, pieces in found.items():
+        name, fine = asked.partition("@")[0], pieces["tokens"]
         syncs = [sum(pieces[piece]["syncs"].values()) for piece in ("step", "infer", "explain")]
         kernels = f"{pieces['step']['kernels']:,}"
-        lines[name] = f"| `{name}` | {fine:,} + {fine // 4:,} | {kernels} | {' | '.join(map(str, syncs))} |"
+        lines[f"{name} {fine:,}"] = (
+            f"| `{name}` | {fine:,} + {fine // 4:,} | {kernels} | {' | '.join(map(str, syncs))} |"
+        )
     return lines
 
 
@@ -74,15 +78,15 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def rows_of_page() -> dict[str, str]:
-    """The rows as the page has them."""
+    """The rows as the page has them, by model and tokens."""
     inside = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-    return {match["model"]: match[0] for match in ROW.finditer(inside)}
+    return {f"{match['model']} {match['tokens']}": match[0] for match in ROW.finditer(inside)}
 
 
 def write() -> None:
     """Count all models, and put the table into the page."""
     with TemporaryDirectory(prefix="marble-fakecuda-") as folder:
-        made = table(counted(list(MODELS), Path(folder)))
+        made = table(counted([*MODELS, *LONG], Path(folder)))
     text = PAGE.read_text()
     whole = rf"{re.escape(BEGIN)}.*?{re.escape(END)}"
     PAGE.write_text(re.sub(whole, lambda _: f"{BEGIN}\n{made}\n{END}", text, flags=re.DOTALL))

@@ -14,7 +14,7 @@ from tests.fake_cuda import running
 
 MISTAKES = ("abmil!item", "abmil!index")
 #: run with the default suite; the others take a minute together
-QUICK = ("marble", "abmil", "clam-sb", "csmil")
+QUICK = ("marble", "abmil", "clam-sb", "csmil", "mambamil@16384")
 PIECES = ("step", "resumed", "infer", "explain")
 UPDATE = "run `python -m tests.fake_cuda.running`"
 
@@ -27,8 +27,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The counts of the quick models, and of two with a deliberate mistake."""
-    return counted(tmp_path_factory, [*QUICK, *MISTAKES])
+    """The counts of the quick models, of two with a deliberate mistake, and of an encoder."""
+    return counted(tmp_path_factory, [*QUICK, *MISTAKES, "encoder"])
 
 
 def counted(tmp_path_factory: pytest.TempPathFactory, models: list[str]) -> dict[str, Any]:
@@ -47,25 +47,27 @@ def test_nothing_is_on_two_devices_at_once(found: dict[str, Any], name: str, pie
 
 @pytest.mark.slow
 def test_nothing_of_any_model_is_on_two_devices_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    everything = counted(tmp_path_factory, [name for name in MODELS if name not in QUICK])
+    everything = counted(tmp_path_factory, [name for name in (*MODELS, *running.LONG) if name not in QUICK])
     errors = {
         (name, piece): of[piece]["error"] for name, of in everything.items() for piece in PIECES if "error" in of[piece]
     }
     assert errors == {}
     page = running.rows_of_page()
-    assert running.rows(everything) == {name: page.get(name) for name in everything}, UPDATE
-    assert set(page) == set(MODELS)
+    made = running.rows(everything)
+    assert made == {row: page.get(row) for row in made}, UPDATE
+    assert {row.partition(" ")[0] for row in page} == set(MODELS)
 
 
 def test_the_page_says_what_was_counted(found: dict[str, Any]) -> None:
     page = running.rows_of_page()
-    quick = {name: found[name] for name in QUICK}
-    assert running.rows(quick) == {name: page.get(name) for name in QUICK}, UPDATE
+    made = running.rows({name: found[name] for name in QUICK})
+    assert made == {row: page.get(row) for row in made}, UPDATE
 
 
 @pytest.mark.parametrize("piece", ["step", "resumed"])
-def test_a_step_of_marble_never_waits_and_launches_little(found: dict[str, Any], piece: str) -> None:
-    counts = found["marble"][piece]
+@pytest.mark.parametrize("name", ["marble", "mambamil@16384"])
+def test_a_step_on_a_slide_never_waits_and_launches_little(found: dict[str, Any], name: str, piece: str) -> None:
+    counts = found[name][piece]
     assert counts["syncs"] == {}
     assert counts["kernels"] <= 2000
 
@@ -77,3 +79,15 @@ def test_a_value_that_is_read_is_seen(found: dict[str, Any]) -> None:
 
 def test_an_index_of_another_device_is_refused(found: dict[str, Any]) -> None:
     assert "cpu" in found["abmil!index"]["step"]["error"]
+
+
+def test_a_feed_waits_once_a_batch_for_the_one_before(found: dict[str, Any]) -> None:
+    fed = found["encoder"]
+    assert "error" not in fed, fed.get("error")
+    assert fed["counts"]["syncs"] == {}
+    assert fed["counts"]["waited_for"] == {}  # every copy is queued
+    queued = ["copying: mark", "computing: waits", "computing: mark"]
+    fresh = ["copying: waits for computing"]  # once for each of the two buffers
+    wait = ["host: waits for computing"]
+    assert fed["log"] == [*fresh, *queued, *fresh, *queued, *wait, *queued, *wait, *queued, *wait, *wait]
+    assert fed["marks"] == [1, 3, 5, 7]  # the end of each batch, in their order

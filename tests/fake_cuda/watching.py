@@ -36,9 +36,11 @@ class Counts:
     kernels: int = 0
     syncs: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
+    waited_for: Counter[str] = field(default_factory=Counter)  # copies to the host that it waits for
 
     def record(self) -> dict[str, Any]:
-        return {"kernels": self.kernels, "syncs": dict(self.syncs), "copies": dict(self.copies)}
+        found = {"syncs": self.syncs, "copies": self.copies, "waited_for": self.waited_for}
+        return {"kernels": self.kernels} | {name: dict(lines) for name, lines in found.items()}
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -75,6 +77,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 kinds.add(torch.device(kwargs["device"]).type)
             if len(kinds) > 1:
                 self.counts.copies[_line()] += 1
+                to = args[0].device if name == "copy_" else torch.device(kwargs["device"])
+                at_once = not (kwargs.get("non_blocking") or (name == "copy_" and len(args) > 2 and args[2]))
+                if to.type == "cpu" and at_once:
+                    self.counts.waited_for[_line()] += 1
         if on_device and name not in FREE:
             self.counts.kernels += 1
         return func(*args, **kwargs)

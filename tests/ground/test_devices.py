@@ -50,6 +50,8 @@ def test_the_best_device_is_taken_and_numbers_are_checked(monkeypatch: pytest.Mo
         devices.choose("cuda:2")
     with pytest.raises(InputError, match="twice"):
         devices.choose_several("cuda,cuda:0")
+    with pytest.raises(InputError, match="the CPU cannot share"):
+        devices.choose_several("cpu,cuda:0")
 
 
 @no_gpu

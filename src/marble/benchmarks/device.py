@@ -35,7 +35,10 @@ def run(
 ) -> dict[str, Any]:
     """Measure, print a table, and write JSON to `json_path` if given."""
     where = devices.choose(device)
-    rows = [_compare(T, where) for T in sizes or (QUICK_SIZES if quick else SIZES)]
+    tried = tuple(sizes or (QUICK_SIZES if quick else SIZES))
+    counts = ", ".join(f"{T:,}" for T in tried)
+    Console().print(f"Comparing at {counts} tokens; the largest takes longest, most of it on the CPU")
+    rows = [_compare(T, where) for T in tried]
     resumed = _resumes(where)
     worst = max(max(row["output_error"], row["gradient_error"]) for row in rows)
     result = {
@@ -130,14 +133,17 @@ def _resumes(where: torch.device) -> bool:
 
 def _show(result: dict[str, Any]) -> None:
     table = Table(title=f"MARBLE on {result['device']} against float64 on the CPU")
-    for column in ("tokens", "error of outputs", "error of gradients", "seconds, both ways", "peak MiB"):
+    peaks = [f"{row['peak_bytes'] / 2**20:.0f}" for row in result["sizes"] if row["peak_bytes"] is not None]
+    memory = ["peak MiB"] if peaks else []  # torch counts it on CUDA alone
+    for column in ("tokens", "error of outputs", "error of gradients", "s, forward + backward", *memory):
         table.add_column(column, justify="right")
-    for row in result["sizes"]:
-        peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:.0f}"
+    for k, row in enumerate(result["sizes"]):
         errors = [f"{row[name]:.1e}" for name in ("output_error", "gradient_error")]
-        table.add_row(f"{row['tokens']:,}", *errors, f"{row['seconds_forward_backward']:.3f}", peak)
+        table.add_row(f"{row['tokens']:,}", *errors, f"{row['seconds_forward_backward']:.3f}", *peaks[k : k + 1])
     console = Console()
     console.print(table)
     resumed = "gives the same bits" if result["resumed_bit_for_bit"] else "gives OTHER numbers"
-    verdict = "right" if result["right"] else "NOT right: please report this with --json"
-    console.print(f"A resumed training {resumed}. This device is {verdict}.")
+    said = f"errors may be up to {TOLERANCE:g} of the largest number"
+    verdict = f"right: {said}" if result["right"] else f"NOT right: {said}. Please report this with --json"
+    console.print(f"The scan ran on the path '{result['backend']}'. A resumed training {resumed}.", soft_wrap=True)
+    console.print(f"{result['device']} is {verdict}", soft_wrap=True)

@@ -45,11 +45,14 @@ def doctor(
 
 
 def _compare_device(device: str, json: Path | None, quick: bool) -> None:
-    from marble.devices import choose
+    from marble.devices import choose, no_gpu_because
 
     where = choose(device)
     if device == "auto" and where.type == "cpu":
-        typer.echo("torch finds no GPU here; `marble doctor --gpu --device cpu` tries the comparison itself")
+        typer.echo(f"torch finds no GPU here: {no_gpu_because()}. Everything runs on the CPU.")
+        typer.echo("`marble doctor --gpu --device cpu` tries the comparison itself, with the CPU in the GPU's place")
+        if json is not None:
+            typer.echo(f"{json} was not written")
         return
     if json is not None:
         paths.output_file(json, "--json")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from marble.bags import EncoderIdentity
 from marble.encoders.catalogue import EncoderRow
+from marble.encoders.feed import Feed, Take
 from marble.errors import InputError, NonFiniteError
 
 Tiles = NDArray[np.uint8]  # (n, px, px, 3)
@@ -31,8 +32,7 @@ class Encoder:
         precision: of its arithmetic.
         device: where it runs.
         backend: what runs it, for the record.
-        feeders: threads that may call `run` at once with profit, one for each accelerator; None on a CPU, where every
-            thread may.
+        feeds: one for each accelerator it runs on; none on a CPU, where every thread may call `run`.
     """
 
     row: EncoderRow
@@ -43,7 +43,7 @@ class Encoder:
     precision: str = "float32"
     device: str = "cpu"
     backend: str = "torch"
-    feeders: int | None = None
+    feeds: tuple[Feed, ...] = ()
 
     @property
     def name(self) -> str:
@@ -75,6 +75,14 @@ class Encoder:
 
     def encode(self, batch: Tiles) -> Tokens:
         """Tokens (n, dim) of tiles (n, input_px, input_px, 3)."""
+        return self._checked(self.run(self._accepted(batch)), len(batch))
+
+    def begin(self, feed: Feed, batch: Tiles) -> Take:
+        """Queue a batch on one of the `feeds`; what is given back waits for it, and is what `encode` gives."""
+        take = feed.submit(self._accepted(batch))
+        return lambda: self._checked(take(), len(batch))
+
+    def _accepted(self, batch: Tiles) -> Tiles:
         wanted = (self.input_px, self.input_px, 3)
         if batch.dtype != np.uint8 or batch.ndim != 4 or batch.shape[1:] != wanted or not len(batch):
             raise InputError(
@@ -82,9 +90,11 @@ class Encoder:
                 f"got {batch.dtype} {batch.shape}",
                 hint="Resize tiles with `encoder.fit(tile)`",
             )
-        tokens = self.run(np.ascontiguousarray(batch))
-        if tokens.shape != (len(batch), self.dim):
-            raise InputError(f"encoder '{self.name}' gave {tokens.shape}, not ({len(batch)}, {self.dim})")
+        return np.ascontiguousarray(batch)
+
+    def _checked(self, tokens: Tokens, count: int) -> Tokens:
+        if tokens.shape != (count, self.dim):
+            raise InputError(f"encoder '{self.name}' gave {tokens.shape}, not ({count}, {self.dim})")
         if not np.isfinite(tokens).all():
             raise NonFiniteError(f"encoder '{self.name}' gave NaN or infinity", hint="Check its weights and precision")
         return tokens

@@ -1,7 +1,7 @@
 """EfficientNet-Lite0: the encoder that needs no login, with its weights inside a pip package.
 
 The network is written here as what it is once batch norm is folded away: a short list of convolutions, some followed
-by ReLU6, some by the addition of their block's input. The same list runs in torch (`run_torch`) and becomes an ONNX
+by ReLU6, some by the addition of their block's input. The same list runs in torch (`forward_torch`) and becomes an ONNX
 graph (:mod:`marble.encoders.lite0_onnx`).
 """
 
@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from marble import devices, files
-from marble.encoders.encoder import RunTiles
+from marble import files
+from marble.encoders.feed import Forward
 from marble.errors import IntegrityError, UnavailableError
 
 WEIGHTS_SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
@@ -116,15 +114,14 @@ def _conv(
     )
 
 
-def run_torch(net: list[Conv], device: str) -> RunTiles:
-    """Run the folded network in torch, channels last."""
-    layout, place = torch.channels_last, torch.device(device)
+def forward_torch(net: list[Conv], device: torch.device) -> Forward:
+    """The folded network in torch, channels last."""
+    layout = torch.channels_last
     placed = [(c, c.weight.to(device).contiguous(memory_format=layout), c.bias.to(device)) for c in net]
 
     @torch.inference_mode()
-    def run(tiles: NDArray[np.uint8]) -> NDArray[np.float32]:
-        # (n, 3, px, px), channels last without a copy
-        x = devices.to_device(torch.from_numpy(tiles), place).permute(0, 3, 1, 2)
+    def forward(tiles: Tensor) -> Tensor:
+        x = tiles.permute(0, 3, 1, 2)  # (n, 3, px, px), channels last without a copy
         x = ((x.float() - MEAN) / STD).contiguous(memory_format=layout)
         kept = x
         for conv, weight, bias in placed:
@@ -137,10 +134,9 @@ def run_torch(net: list[Conv], device: str) -> RunTiles:
                 x = x.clamp_(0, 6)
             if conv.adds_input:
                 x = x.add_(kept)
-        features: NDArray[np.float32] = x.mean((2, 3)).cpu().numpy()
-        return features
+        return x.mean((2, 3))
 
-    return run
+    return forward
 
 
 def _pad_same(x: Tensor, kernel: int, stride: int) -> Tensor:

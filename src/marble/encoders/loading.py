@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from marble import devices
 from marble.bags.tensors import map_file
@@ -20,11 +17,15 @@ from marble.encoders import lite0
 from marble.encoders.catalogue import EncoderRow, Rgb, encoder_row
 from marble.encoders.colour import DIM, colour_statistics
 from marble.encoders.encoder import Encoder, RunTiles
+from marble.encoders.feed import Feed, Forward, on_cpu
+from marble.encoders.lanes import lane_of
 from marble.encoders.weights import check_hash, find_weights
 from marble.errors import InputError
 
 Precision = Literal["float32", "float16", "bfloat16"]
 Backend = Literal["auto", "onnx", "torch"]
+#: batch by batch, from any thread; and one feed for each accelerator
+Ways = tuple[RunTiles, tuple[Feed, ...]]
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -59,9 +60,9 @@ def load_encoder(
             )
             for place in places
         ]  # fmt: skip
-        return replace(each[0], run=shared_among([one.run for one in each]), device=device, feeders=len(each))
-    device = str(places[0])
-    if precision != "float32" and torch.device(device).type == "cpu":
+        return replace(each[0], device=device, feeds=tuple(feed for one in each for feed in one.feeds))
+    (place,) = places
+    if precision != "float32" and place.type == "cpu":
         raise InputError(
             f"precision {precision} is slower and less exact than float32 on a CPU",
             where=f"encoder '{name}'",
@@ -71,14 +72,17 @@ def load_encoder(
     if row.family == "colour":
         return Encoder(row, DIM, row.input_px or 0, colour_statistics, None, backend="numpy")
     if row.family == "lite0":
-        loaded = _load_lite0(row, given, device, precision, backend, expect_sha256)
-    else:
-        loaded = _load_timm(row, given, device, precision, expect_sha256, allow_download=allow_download)
-    return loaded if places[0].type == "cpu" else replace(loaded, feeders=1)
+        return _load_lite0(row, given, place, precision, backend, expect_sha256)
+    return _load_timm(row, given, place, precision, expect_sha256, allow_download=allow_download)
 
 
 def _load_lite0(
-    row: EncoderRow, given: Path | None, device: str, precision: Precision, backend: Backend, expected: str | None
+    row: EncoderRow,
+    given: Path | None,
+    device: torch.device,
+    precision: Precision,
+    backend: Backend,
+    expected: str | None,
 ) -> Encoder:
     if precision != "float32":
         raise InputError("encoder 'lite0' runs in float32 only", where="precision")
@@ -87,22 +91,22 @@ def _load_lite0(
         raise InputError("no such weights file", where=path)
     check_hash(path, expected)
     net = lite0.folded(lite0.read_state(path))
-    run, used = _lite0_runner(net, device, backend)
+    (run, feeds), used = _lite0_runner(net, device, backend)
     assert row.dim is not None
     assert row.input_px is not None
-    return Encoder(row, row.dim, row.input_px, run, lite0.WEIGHTS_SHA256, precision, device, used)
+    return Encoder(row, row.dim, row.input_px, run, lite0.WEIGHTS_SHA256, precision, str(device), used, feeds)
 
 
-def _lite0_runner(net: list[lite0.Conv], device: str, backend: Backend) -> tuple[RunTiles, str]:
-    on_cpu = torch.device(device).type == "cpu"
-    if backend == "torch" or (backend == "auto" and not on_cpu):
-        return lite0.run_torch(net, device), "torch"
-    if not on_cpu:
+def _lite0_runner(net: list[lite0.Conv], device: torch.device, backend: Backend) -> tuple[Ways, str]:
+    off_cpu = device.type != "cpu"
+    if backend == "torch" or (backend == "auto" and off_cpu):
+        return ways(lite0.forward_torch(net, device), device), "torch"
+    if off_cpu:
         raise InputError("backend 'onnx' runs on the CPU only", where="backend", hint="Use backend 'torch'")
     from marble.encoders import lite0_onnx
 
     try:
-        return lite0_onnx.run_onnx(net), "onnx"
+        return (lite0_onnx.run_onnx(net), ()), "onnx"
     except ImportError as error:
         if backend == "onnx":
             raise InputError(
@@ -113,13 +117,13 @@ def _lite0_runner(net: list[lite0.Conv], device: str, backend: Backend) -> tuple
             "as long. Run `pip install 'marble-wsi[onnx]'`",
             stacklevel=4,
         )
-        return lite0.run_torch(net, device), "torch"
+        return ways(lite0.forward_torch(net, device), device), "torch"
 
 
 def _load_timm(
     row: EncoderRow,
     given: Path | None,
-    device: str,
+    device: torch.device,
     precision: Precision,
     expected: str | None,
     *,
@@ -144,40 +148,32 @@ def _load_timm(
     assert input_px is not None
     assert mean is not None
     assert std is not None
-    run = run_module(model, mean, std, device, precision)
+    run, feeds = ways(forward_module(model, mean, std, device, precision), device)
     if row.network is None:  # what `num_features` says need not be what comes out
         dim = int(run(np.zeros((1, input_px, input_px, 3), np.uint8)).shape[1])
-    return Encoder(row, dim, input_px, run, digest, precision, device, "timm")
+    return Encoder(row, dim, input_px, run, digest, precision, str(device), "timm", feeds)
 
 
-def shared_among(runs: Sequence[RunTiles]) -> RunTiles:
-    """One encoder on several devices: a batch goes to whichever is free, and each has one at a time."""
-    free: SimpleQueue[RunTiles] = SimpleQueue()
-    for run in runs:
-        free.put(run)
-
-    def run_on_one(tiles: NDArray[np.uint8]) -> NDArray[np.float32]:
-        run = free.get()
-        try:
-            return run(tiles)
-        finally:
-            free.put(run)
-
-    return run_on_one
+def ways(forward: Forward, device: torch.device) -> Ways:
+    """How an encoder's arithmetic is called, batch by batch and as a feed, where its weights are."""
+    if device.type == "cpu":
+        return on_cpu(forward), ()
+    feed = Feed(forward, lane_of(device))
+    return feed.run, (feed,)
 
 
-def run_module(model: nn.Module, mean: Rgb, std: Rgb, device: str, precision: Precision) -> RunTiles:
-    """Run a torch module on uint8 tiles: scale to 0..1, normalise, forward."""
-    dtype, place = _DTYPES[precision], torch.device(device)
+def forward_module(model: nn.Module, mean: Rgb, std: Rgb, device: torch.device, precision: Precision) -> Forward:
+    """A torch module on uint8 tiles: scale to 0..1, normalise, forward."""
+    dtype = _DTYPES[precision]
     model = model.eval().requires_grad_(False).to(device=device, dtype=dtype)
     shift = torch.tensor(mean, device=device)[:, None, None]  # (3, 1, 1)
     scale = torch.tensor(std, device=device)[:, None, None]
 
     @torch.inference_mode()
-    def run(tiles: NDArray[np.uint8]) -> NDArray[np.float32]:
-        x = devices.to_device(torch.from_numpy(tiles), place).permute(0, 3, 1, 2).float() / 255  # (n, 3, px, px)
+    def forward(tiles: Tensor) -> Tensor:
+        x = tiles.permute(0, 3, 1, 2).float() / 255  # (n, 3, px, px)
         x = ((x - shift) / scale).to(dtype).contiguous()
-        tokens: NDArray[np.float32] = model(x).float().cpu().numpy()
+        tokens: Tensor = model(x).float()
         return tokens
 
-    return run
+    return forward

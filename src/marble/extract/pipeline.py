@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from marble.compute.ahead import in_order
 from marble.encoders import Encoder
+from marble.extract.feeding import fed
 from marble.extract.regions import Block, Cut, blocks, read_block
 from marble.slides.lattice import Pyramid
 from marble.slides.quality import COLUMNS, QualitySpec, measure, outside
@@ -124,22 +125,14 @@ def encode_level(
     def encode(part: Batch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return part[0], encoder.encode(part[1])
 
-    with _encoding_pool(encoder, threads) as (feeding, ahead):
-        for tiles, tokens in in_order(feeding, encode, batches(whole_tiles(), batch), ahead=ahead):
-            features[tiles] = tokens
-            encoded[tiles] = True
-            tell(len(tiles))
+    parts = batches(whole_tiles(), batch)
+    # on a CPU the threads that read also encode
+    done = fed(encoder, parts) if encoder.feeds else in_order(threads.pool, encode, parts, ahead=threads.number + 1)
+    for tiles, tokens in done:
+        features[tiles] = tokens
+        encoded[tiles] = True
+        tell(len(tiles))
     return LevelTokens(features, encoded, missing, None if quality is None else looks, rejected)
-
-
-@contextmanager
-def _encoding_pool(encoder: Encoder, threads: Threads) -> Iterator[tuple[ThreadPoolExecutor, int]]:
-    """Who calls the encoder, and how far ahead: on a CPU the threads that read; else one feeder for each device."""
-    if encoder.feeders is None:
-        yield threads.pool, threads.number + 1
-        return
-    with ThreadPoolExecutor(encoder.feeders, thread_name_prefix="marble-feeder") as feeding:
-        yield feeding, 2 * encoder.feeders + 1
 
 
 def batches(parts: Iterable[Batch], size: int) -> Iterator[Batch]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -11,8 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from marble.models.ssm import s4d, scan, scan2d
+from marble.models.ssm import s4d, scan, scan2d, scan_blocked
 from marble.models.ssm.s4d import S4DKernel, causal_convolution, s4d_kernel
 from marble.models.ssm.scan import selective_scan
 from marble.models.ssm.scan2d import selective_scan_2d
@@ -137,30 +140,89 @@ def assert_equal(fast: dict[str, Tensor], slow: dict[str, Tensor], tolerance: fl
         assert error < tolerance, f"{name}: {error:.1e}"
 
 
+both_ways = pytest.mark.parametrize("way", ["torch", "batched"])
+
+
+@contextmanager
+def torch_scan(way: str, segment_numbers: int) -> Iterator[None]:
+    """The inner loop of CPUs or of accelerators, in segments of so many numbers."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(BACKEND_VARIABLE, way)
+        patched.setattr(scan, "SEGMENT_NUMBERS", segment_numbers)
+        patched.setattr(scan, "BLOCKED_NUMBERS", segment_numbers)
+        yield
+
+
+@both_ways
 @settings(max_examples=25, deadline=None)
-@given(tokens=st.integers(1, 600), d=st.integers(1, 5), n=st.integers(1, 4), seed=st.integers(0, 2**16))
-def test_scan_equals_the_recurrence(tokens: int, d: int, n: int, seed: int) -> None:
+@given(
+    tokens=st.integers(1, 600),
+    d=st.integers(1, 5),
+    n=st.integers(1, 4),
+    segment=st.sampled_from([64, 250]),  # several segments, the last one ragged
+    seed=st.integers(0, 2**16),
+)
+def test_scan_equals_the_recurrence(way: str, tokens: int, d: int, n: int, segment: int, seed: int) -> None:
     inputs = scan_inputs((tokens,), d, n, seed)
-    with patch.object(scan, "SEGMENT_NUMBERS", 64 * d * n):  # several segments, the last one ragged
+    with torch_scan(way, segment * d * n):
         fast = outputs_and_gradients(selective_scan, inputs)
     assert_scans_agree(fast, selective_scan_reference, inputs)
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 31, 32, 33, 64, 65])
-def test_scan_at_the_edges_of_its_segments(tokens: int) -> None:
+@both_ways
+@pytest.mark.parametrize("tokens", [1, 2, 7, 8, 9, 31, 32, 33, 64, 65])
+def test_scan_at_the_edges_of_its_segments(way: str, tokens: int) -> None:
     inputs = scan_inputs((tokens,), 3, 2, seed=tokens)
-    with patch.object(scan, "SEGMENT_NUMBERS", 32 * 3 * 2):
+    with torch_scan(way, 32 * 3 * 2):
         fast = outputs_and_gradients(selective_scan, inputs)
     assert_scans_agree(fast, selective_scan_reference, inputs)
 
 
-def test_scan_in_float32_is_as_accurate_as_its_numbers() -> None:
+@pytest.mark.parametrize("block", [2, 3, 4, 8])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 16, 17, 63, 64, 65, 257])
+def test_blocks_of_any_size_are_the_recurrence_both_ways(
+    block: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_blocked, "BLOCK", block)
+    rng = torch.Generator().manual_seed(tokens)
+    decay = torch.rand(tokens, 3, dtype=torch.float64, generator=rng).pow(4)
+    added = torch.randn(tokens, 3, dtype=torch.float64, generator=rng)
+    there, back = added.clone(), added.clone()
+    scan_blocked.scan_forwards(decay, there)
+    scan_blocked.scan_backwards(decay, back)
+    for t in range(1, tokens):
+        torch.testing.assert_close(there[t], added[t] + decay[t] * there[t - 1], rtol=1e-13, atol=1e-14)
+        torch.testing.assert_close(back[t - 1], added[t - 1] + decay[t - 1] * back[t], rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(there[0], added[0], rtol=0, atol=0)
+    torch.testing.assert_close(back[-1], added[-1], rtol=0, atol=0)
+
+
+def test_the_scan_of_accelerators_launches_little() -> None:
+    launched = 0
+
+    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal launched
+            launched += func._schema.name.split("::")[1] in ("addcmul", "addcmul_", "prod")
+            return func(*args, **(kwargs or {}))
+
+    rows = torch.zeros(8192, 1)
+    with Count():
+        scan_blocked.scan_forwards(rows, rows.clone())
+    assert launched <= 60
+
+
+@both_ways
+def test_scan_in_float32_is_as_accurate_as_its_numbers(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BACKEND_VARIABLE, way)
     inputs = scan_inputs((300,), 6, 4, seed=3, dtype=torch.float32)
     exact = outputs_and_gradients(selective_scan_reference, [v.detach().double().requires_grad_() for v in inputs])
     assert_equal(outputs_and_gradients(selective_scan, inputs), exact, tolerance=2e-6)
 
 
-def test_a_state_forgotten_at_once_leaves_no_nan() -> None:
+@both_ways
+def test_a_state_forgotten_at_once_leaves_no_nan(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BACKEND_VARIABLE, way)
     x, dt, A, B, C, D = scan_inputs((40,), 3, 2, seed=0)
     A = (A * 0 - 1e6).detach().requires_grad_()  # exp(dt A) is exactly zero
     found = outputs_and_gradients(selective_scan, (x, dt, A, B, C, D))
@@ -201,15 +263,17 @@ def test_kernel_is_five_times_faster_than_a_loop_over_tokens() -> None:
 
 
 @pytest.mark.slow
+@both_ways
 @settings(max_examples=400, deadline=None, derandomize=False)
 @given(tokens=st.integers(1, 900), d=st.integers(1, 16), n=st.integers(1, 5), seed=st.integers(0, 2**16))
-def test_scan_equals_the_recurrence_wherever_it_is_looked_at(tokens: int, d: int, n: int, seed: int) -> None:
+def test_scan_equals_the_recurrence_wherever_it_is_looked_at(way: str, tokens: int, d: int, n: int, seed: int) -> None:
     inputs = scan_inputs((tokens,), d, n, seed)
-    with patch.object(scan, "SEGMENT_NUMBERS", 64 * d * n):
+    with torch_scan(way, 64 * d * n):
         fast = outputs_and_gradients(selective_scan, inputs)
     assert_scans_agree(fast, selective_scan_reference, inputs)
 
 
+@both_ways
 @settings(max_examples=20, deadline=None)
 @given(
     height=st.integers(1, 12),
@@ -219,9 +283,14 @@ def test_scan_equals_the_recurrence_wherever_it_is_looked_at(tokens: int, d: int
     block=st.integers(1, 400),
     seed=st.integers(0, 2**16),
 )
-def test_scan_2d_equals_the_recurrence(height: int, width: int, d: int, n: int, block: int, seed: int) -> None:
+def test_scan_2d_equals_the_recurrence(
+    way: str, height: int, width: int, d: int, n: int, block: int, seed: int
+) -> None:
     inputs = scan_inputs((height, width), d, n, seed)
-    with patch.object(scan2d, "BLOCK_NUMBERS", block):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(BACKEND_VARIABLE, way)
+        patched.setattr(scan2d, "BLOCK_NUMBERS", block)
+        patched.setattr(scan2d, "BLOCKED_NUMBERS", block)
         fast = outputs_and_gradients(selective_scan_2d, inputs)
     assert_scans_agree(fast, selective_scan_2d_reference, inputs)
 

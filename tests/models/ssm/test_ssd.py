@@ -314,7 +314,7 @@ def test_sizes_that_do_not_divide_are_refused() -> None:
 @pytest.fixture
 def pretended_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ssd_mamba, "kernel_scan", recurrence)
-    monkeypatch.setattr(ssd_mamba, "why_not", lambda device: None)
+    monkeypatch.setattr(ssd_mamba, "why_not", lambda *_: None)
     ssd_mamba.self_test.cache_clear()
     yield
     ssd_mamba.self_test.cache_clear()
@@ -356,5 +356,13 @@ def test_kernels_are_trusted_only_after_they_were_right_once(monkeypatch: pytest
 def test_accelerators_get_the_batched_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(BACKEND_VARIABLE, raising=False)
     assert choose_backend("auto", block_shape(64), torch.zeros(1, device="meta")) == "batched"
-    monkeypatch.setattr(ssd_mamba, "why_not", lambda device: None)
+    monkeypatch.setattr(ssd_mamba, "why_not", lambda *_: None)
     assert choose_backend("auto", block_shape(64), torch.zeros(1, device="meta")) == "mamba_ssm"
+
+
+def test_kernels_that_would_lose_digits_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(ssd_mamba, "find_spec", lambda name: name)
+    monkeypatch.setattr(ssd_mamba, "self_test", lambda device: None)
+    assert ssd_mamba.why_not(torch.device("cuda")) is None
+    assert ssd_mamba.why_not(torch.device("cuda"), torch.float64) == "takes float32, not torch.float64"

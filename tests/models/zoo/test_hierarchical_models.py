@@ -59,16 +59,16 @@ def test_vit4k_parameters() -> None:
 def test_segment_softmax(segments: list[int], seed: int) -> None:
     segment = torch.tensor([sorted(set(segments)).index(s) for s in segments])
     scores = 50 * torch.randn(len(segment), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    found = segment_softmax(scores, segment)
+    found = segment_softmax(scores, segment, len(set(segments)))
     for s in set(segment.tolist()):
         torch.testing.assert_close(found[segment == s], torch.softmax(scores[segment == s], dim=0))
 
 
 def test_square_regions_group_cells_of_16_by_16() -> None:
     level = Level(torch.zeros(5, 1), torch.tensor([[0, 0], [15, 15], [0, 16], [-1, 0], [16, 16]]))
-    region = square_regions(level)
+    region, count = square_regions(level)
     assert region[0] == region[1]
-    assert len(set(region.tolist())) == 4
+    assert len(set(region.tolist())) == count == 4
 
 
 def test_hipt_lgp_ignores_where_a_region_lies_but_not_where_its_tiles_lie() -> None:

@@ -1,4 +1,4 @@
-"""Pieces that attention-based models share: the token embedding and the (gated) attention score."""
+"""Pieces that attention-based models share: the token embedding, the (gated) attention score, what is shown of it."""
 
 from __future__ import annotations
 
@@ -47,3 +47,8 @@ class GatedAttention(nn.Module):
             x = x * self.dropout(self.gate(h).sigmoid_())
         scores: Tensor = self.score(x)  # (N, heads)
         return scores.T
+
+
+def of_predicted(values: Tensor, logits: Tensor, dim: int) -> Tensor:
+    """What `values` hold along `dim` for the class of the largest logit; the host never learns which that is."""
+    return values.index_select(dim, logits.argmax().view(1)).squeeze(dim)

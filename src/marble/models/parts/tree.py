@@ -35,5 +35,6 @@ def ancestors(levels: Sequence[Level]) -> list[Tensor]:
 
 def spread(shares: Tensor, ancestor: Tensor) -> Tensor:
     """(T_finest,) each tile's share (T,) dealt out evenly to its finest descendants; without any, it is lost."""
-    descendants = torch.bincount(ancestor, minlength=len(shares))
+    counted = torch.zeros(len(shares), dtype=torch.int64, device=ancestor.device)
+    descendants = counted.index_add_(0, ancestor, torch.ones_like(ancestor))
     return (shares / descendants.clamp_min(1))[ancestor]

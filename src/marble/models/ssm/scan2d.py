@@ -1,9 +1,9 @@
 """The 2-D selective scan of 2DMamba, fast and in bounded memory: equal to `selective_scan_2d_reference`.
 
 Rows of the grid are independent in the row pass and columns in the column pass, so each step of a pass is one
-multiply-add over a whole side of the grid. A grid of the largest slides has 84,000 cells of 256 x 16 states, 1.4 GB:
-it is worked through in blocks of channels and, within those, blocks of rows. The backward pass keeps the row of states
-above each block of rows and recomputes the rest.
+multiply-add over a whole side of the grid; on accelerators a pass takes few launches (`scan_blocked`). A grid of the
+largest slides has 84,000 cells of 256 x 16 states, 1.4 GB: it is worked through in blocks of channels and, within
+those, blocks of rows. The backward pass keeps the row of states above each block of rows and recomputes the rest.
 
 Letters: H x W cells, d channels, n states per channel, R rows per block. Inside, states are (R, W, n, d).
 """
@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from marble.models.ssm.scan import LOG2_E, uses_kernel
+from marble.models.ssm.scan import BLOCKED_NUMBERS, LOG2_E, takes_blocks, uses_kernel
+from marble.models.ssm.scan_blocked import scan_backwards, scan_forwards
 from marble.models.ssm.scan_native import NativeSelectiveScan
 
 #: numbers in one block's buffer, (R, W, n, d of the block); the backward pass holds four
@@ -47,16 +48,23 @@ def selective_scan_2d(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """How a grid is cut: about sqrt(H) rows, so that kept and recomputed states are alike; channels to fit."""
+    """How a grid is cut: about sqrt(H) rows, so that kept and recomputed states are alike; channels to fit.
+
+    On accelerators (`batched`) blocks are larger, and more rows are taken where all channels fit.
+    """
 
     rows: list[slice]
     channels: list[slice]
+    batched: bool = False
 
     @staticmethod
-    def of(height: int, width: int, d: int, n: int) -> _Blocks:
+    def of(height: int, width: int, d: int, n: int, batched: bool = False) -> _Blocks:
+        numbers = BLOCKED_NUMBERS if batched else BLOCK_NUMBERS
         rows = isqrt(max(height - 1, 0)) + 1
-        channels = min(d, max(1, BLOCK_NUMBERS // max(1, rows * width * n)))
-        return _Blocks(_slices(height, rows), _slices(d, channels))
+        if batched:
+            rows = max(rows, min(height, numbers // max(1, width * n * d)))
+        channels = min(d, max(1, numbers // max(1, rows * width * n)))
+        return _Blocks(_slices(height, rows), _slices(d, channels), batched)
 
 
 class _SelectiveScan2d(torch.autograd.Function):
@@ -66,14 +74,14 @@ class _SelectiveScan2d(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
         height, width = x.shape[:2]
         A_T = A.T.contiguous()  # (n, d)
-        blocks = _Blocks.of(height, width, *A.shape)
+        ctx.blocks = blocks = _Blocks.of(height, width, *A.shape, takes_blocks(x))
         above = A.new_zeros(len(blocks.rows), width, *A_T.shape)  # the row of states above each block of rows
         y = torch.empty_like(x)
         for c in blocks.channels:
             for k, at in enumerate(blocks.rows):
                 dt_b = dt[at, :, c]
-                a, h = _row_pass(dt_b, dt_b * x[at, :, c], A_T[:, c], B[at])
-                _column_pass(a, h, above[k, ..., c])
+                a, h = _row_pass(dt_b, dt_b * x[at, :, c], A_T[:, c], B[at], blocks.batched)
+                _column_pass(a, h, above[k, ..., c], blocks.batched)
                 y[at, :, c] = torch.matmul(C[at, :, None], h).squeeze(2)
                 if k + 1 < len(blocks.rows):
                     above[k + 1, ..., c] = h[-1]
@@ -84,8 +92,7 @@ class _SelectiveScan2d(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor, ...]:
         x, dt, A_T, B, C, above = ctx.saved_tensors
-        height, width, d = x.shape
-        blocks = _Blocks.of(height, width, d, len(A_T))
+        blocks = ctx.blocks
         gx, gdt, gA_T = torch.empty_like(x), torch.empty_like(dt), torch.zeros_like(A_T)
         gB, gC = torch.zeros_like(B), torch.zeros_like(C)
         for c in blocks.channels:
@@ -94,20 +101,18 @@ class _SelectiveScan2d(torch.autograd.Function):
                 at = blocks.rows[k]
                 x_b, dt_b, gy_b = x[at, :, c], dt[at, :, c], gy[at, :, c]
                 u = dt_b * x_b  # (R, W, d)
-                a, r = _row_pass(dt_b, u, A_T[:, c], B[at])
+                a, r = _row_pass(dt_b, u, A_T[:, c], B[at], blocks.batched)
                 h = torch.cat([above[k, ..., c][None], r])  # (R + 1, W, n, d)
-                _column_pass(a, h[1:], h[0])
+                _column_pass(a, h[1:], h[0], blocks.batched)
                 gC[at] += torch.matmul(gy_b[:, :, None], h[1:].mT).squeeze(2)
 
                 g = C[at, :, :, None] * gy_b[:, :, None]  # the adjoint of h, from the last row up
                 if carry is not None:
                     g[-1] += carry
-                for i in reversed(range(len(g) - 1)):
-                    g[i].addcmul_(a[i + 1], g[i + 1])
+                _adjoint(a, g, blocks.batched)
                 carry = a[0] * g[0]
                 exponent = h[:-1].mul_(g)  # gradient of dt A, up to the factor a
-                for j in reversed(range(width - 1)):  # from here on g is the adjoint of r, from the last column back
-                    g[:, j].addcmul_(a[:, j + 1], g[:, j + 1])
+                _adjoint(a.transpose(0, 1), g.transpose(0, 1), blocks.batched)  # from here on g is that of r
                 exponent[:, 1:].addcmul_(g[:, 1:], r[:, :-1])
                 exponent *= a
 
@@ -119,19 +124,36 @@ class _SelectiveScan2d(torch.autograd.Function):
         return gx, gdt, gA_T.T, gB, gC
 
 
-def _row_pass(dt: Tensor, u: Tensor, A_T: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+def _row_pass(dt: Tensor, u: Tensor, A_T: Tensor, B: Tensor, batched: bool) -> tuple[Tensor, Tensor]:
     """Decays and row states (R, W, n, d) of a block of rows; u = dt x."""
     a = (dt[:, :, None] * (A_T * LOG2_E)).exp2_()
     r = u[:, :, None] * B[..., None]
-    for j in range(1, r.shape[1]):
-        r[:, j].addcmul_(a[:, j], r[:, j - 1])
+    _pass(a.transpose(0, 1), r.transpose(0, 1), batched)
     return a, r
 
 
-def _column_pass(a: Tensor, r: Tensor, above: Tensor) -> None:
+def _column_pass(a: Tensor, r: Tensor, above: Tensor, batched: bool) -> None:
     """Turn the row states of a block into its states, in place, given the row of states above it (W, n, d)."""
-    for i in range(len(r)):
-        r[i].addcmul_(a[i], r[i - 1] if i else above)
+    r[0].addcmul_(a[0], above)
+    _pass(a, r, batched)
+
+
+def _pass(a: Tensor, r: Tensor, batched: bool) -> None:
+    """r_i += a_i r_{i-1} along the first axis, in place."""
+    if batched:
+        scan_forwards(a, r)
+        return
+    for i in range(1, len(r)):
+        r[i].addcmul_(a[i], r[i - 1])
+
+
+def _adjoint(a: Tensor, g: Tensor, batched: bool) -> None:
+    """g_i += a_{i+1} g_{i+1} along the first axis, from its end, in place."""
+    if batched:
+        scan_backwards(a.roll(-1, 0), g)
+        return
+    for i in reversed(range(len(g) - 1)):
+        g[i].addcmul_(a[i + 1], g[i + 1])
 
 
 def _slices(total: int, size: int) -> list[slice]:

@@ -126,11 +126,11 @@ def choose_backend(asked: str, shape: SsdShape, like: Tensor) -> str:
         _check_backend(asked, BACKEND_VARIABLE)
     if asked == "auto":
         if like.device.type != "cpu":
-            return "mamba_ssm" if ssd_mamba.why_not(like.device) is None else "batched"
+            return "mamba_ssm" if ssd_mamba.why_not(like.device, like.dtype) is None else "batched"
         return "torch" if ssd_native.why_not(shape, like) else "native"
     reason = None
     if asked == "mamba_ssm":
-        reason = ssd_mamba.why_not(like.device)
+        reason = ssd_mamba.why_not(like.device, like.dtype)
     elif asked == "native":
         reason = ssd_native.why_not(shape, like)
     if reason is not None:

@@ -28,8 +28,10 @@ MOST_ELEMENTS = 2**31 - 1
 TOLERANCE = 5e-3
 
 
-def why_not(device: torch.device) -> str | None:
+def why_not(device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
     """Why the kernels cannot run there; None if they can, and gave the right numbers when they were tried."""
+    if dtype != torch.float32:  # wider numbers would come back as if they were, with the digits of float32
+        return f"takes float32, not {dtype}"
     if not torch.cuda.is_available():
         return "needs a CUDA device"
     if device.type != "cuda":

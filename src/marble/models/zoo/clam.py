@@ -24,7 +24,7 @@ from torch.nn import functional
 from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.models.base import BagModel, Output
-from marble.models.parts.attention import GatedAttention, token_embedding
+from marble.models.parts.attention import GatedAttention, of_predicted, token_embedding
 from marble.models.recipe import Recipe
 from marble.specs import unknown_choice
 
@@ -125,11 +125,13 @@ class CLAM(BagModel):
         a = torch.softmax(self.attention(h), dim=1)  # (heads, N)
         z = a @ h  # (heads, 512)
         logits = self.classify(z)
-        head = int(logits.argmax()) if self.heads_per_class else 0
+        shown = (
+            (of_predicted(z, logits, dim=0), of_predicted(a, logits, dim=0)) if self.heads_per_class else (z[0], a[0])
+        )
         return Output(
             logits=logits,
-            embedding=z[head],
-            attention=a[head],
+            embedding=shown[0],
+            attention=shown[1],
             level=self.level_of(bag),
             logits_weight=self.bag_weight,
             hidden={"tokens": h, "attention": a.expand(self.outputs, -1)},

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from marble.bags.bag import Bag
 from marble.errors import BagError, InputError
 from marble.models.base import BagModel, Output, Side
+from marble.models.parts.attention import of_predicted
 from marble.models.recipe import Recipe
 from marble.specs import unknown_choice
 
@@ -89,7 +90,7 @@ class DSMIL(BagModel):
         return Output(
             logits=logits,
             embedding=b.flatten(),
-            attention=a[:, int(logits.argmax())],
+            attention=of_predicted(a, logits, dim=1),
             level=self.level_of(bag),
             side=(Side("instance-max", strongest, 0.5),),
             logits_weight=0.5,

@@ -105,12 +105,12 @@ class HIPT(BagModel):
         bag.provenance.require_places("hipt", bag.slide_id)
         level, tokens = self.pick(bag), self.tokens(bag)  # (T, D)
         if self.tile_pool is not None:
-            region = parent_regions(level)
-            h, within = self.tile_pool(tokens, region)  # (R, hidden), (T,)
+            region, count = parent_regions(level)
+            h, within = self.tile_pool(tokens, region, count)  # (R, hidden), (T,)
         else:
             assert self.tile_vit is not None
-            region = square_regions(level)
-            h, within = grid_vectors(self.tile_vit, tokens, level, region)
+            region, count = square_regions(level)
+            h, within = grid_vectors(self.tile_vit, tokens, level, region, count)
         h = self.region_embed(h)
         if self.region_transformer is not None:
             h = self.region_transformer(h.unsqueeze(1)).squeeze(1)  # regions are the sequence
@@ -127,19 +127,17 @@ class TilePool(nn.Module):
         self.embed = token_embedding(dim, hidden, dropout=dropout)
         self.attention = GatedAttention(hidden, hidden, dropout=dropout)
 
-    def forward(self, tokens: Tensor, region: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, region: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """(R, hidden) region vectors and (T,) attention, which sums to 1 within each region."""
         h = self.embed(tokens)  # (T, hidden)
-        a = segment_softmax(self.attention(h)[0], region)  # (T,)
-        count = int(region.max()) + 1
+        a = segment_softmax(self.attention(h)[0], region, count)  # (T,)
         return h.new_zeros(count, h.shape[1]).index_add(0, region, a[:, None] * h), a
 
 
-def grid_vectors(vit: ViT4K, tokens: Tensor, level: Level, region: Tensor) -> tuple[Tensor, Tensor]:
+def grid_vectors(vit: ViT4K, tokens: Tensor, level: Level, region: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """(R, hidden) ViT-4K vectors, and (T,) its attention shared out among each region's tiles."""
     row, col = (level.cells.to(torch.int64) % REGION_CELLS).unbind(dim=1)
     place = row * REGION_CELLS + col
-    count = int(region.max()) + 1
     flat = tokens.new_zeros(count * REGION_CELLS**2, tokens.shape[1])
     flat = flat.index_copy(0, region * REGION_CELLS**2 + place, tokens)
     vectors, attention = vit(flat.view(count, REGION_CELLS, REGION_CELLS, -1))
@@ -147,28 +145,27 @@ def grid_vectors(vit: ViT4K, tokens: Tensor, level: Level, region: Tensor) -> tu
     return vectors, weight / weight.new_zeros(count).index_add(0, region, weight)[region]
 
 
-def parent_regions(level: Level) -> Tensor:
-    """(T,) index of each tile's parent among the parents that have tiles; at the coarsest level, of its square."""
+def parent_regions(level: Level) -> tuple[Tensor, int]:
+    """(T,) index of each tile's parent among the R that have tiles, and R; at the coarsest level, of its square."""
     if level.parent is None:
         return square_regions(level)
     return _numbered(level.parent)
 
 
-def square_regions(level: Level) -> Tensor:
-    """(T,) index of the 16 x 16 square of cells each tile lies in, among those that have tiles."""
+def square_regions(level: Level) -> tuple[Tensor, int]:
+    """(T,) index of the 16 x 16 square of cells each tile lies in, among the R that have tiles, and R."""
     squares = torch.div(level.cells, REGION_CELLS, rounding_mode="floor")
     return _numbered(cell_keys(squares))
 
 
-def _numbered(names: Tensor) -> Tensor:
-    """(T,) the rank of each name among those that occur: numbers from 0 without gaps."""
-    rank: Tensor = torch.unique(names, return_inverse=True)[1]
-    return rank
+def _numbered(names: Tensor) -> tuple[Tensor, int]:
+    """(T,) the rank of each name among those that occur, numbers from 0 without gaps, and how many those are."""
+    occur, rank = torch.unique(names, return_inverse=True)
+    return rank, len(occur)
 
 
-def segment_softmax(scores: Tensor, segment: Tensor) -> Tensor:
-    """(T,) softmax of the scores among those of equal `segment` (T,), numbered from 0 without gaps."""
-    count = int(segment.max()) + 1
+def segment_softmax(scores: Tensor, segment: Tensor, count: int) -> Tensor:
+    """(T,) softmax of the scores among those of equal `segment` (T,), which is one of `count` numbers from 0."""
     largest = scores.detach().new_full((count,), -torch.inf)
     largest = largest.scatter_reduce(0, segment, scores.detach(), reduce="amax")
     raised = torch.exp(scores - largest[segment])

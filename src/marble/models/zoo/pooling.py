@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from marble.bags.bag import Bag
 from marble.models.base import BagModel, Output
-from marble.models.parts.attention import token_embedding
+from marble.models.parts.attention import of_predicted, token_embedding
 from marble.models.recipe import Recipe
 
 
@@ -68,7 +68,7 @@ class PooledLogits(BagModel):
         return Output(
             logits=logits,
             embedding=h.mean(dim=0),
-            attention=torch.softmax(instance_logits[:, int(logits.argmax())], dim=0),
+            attention=torch.softmax(of_predicted(instance_logits, logits, dim=1), dim=0),
             level=self.level_of(bag),
         )
 

@@ -65,7 +65,8 @@ class S4MIL(BagModel):
     def forward(self, bag: Bag) -> Output:
         h = self.encode(self.tokens(bag))
         pooled, winner = h.max(dim=0)  # (hidden,)
-        share = torch.bincount(winner, minlength=len(h)).to(h.dtype) / len(winner)
+        won = torch.zeros(len(h), dtype=torch.int64, device=h.device).index_add_(0, winner, torch.ones_like(winner))
+        share = won.to(h.dtype) / len(winner)
         return Output(self.classifier(pooled), pooled, share, self.level_of(bag))
 
     @classmethod

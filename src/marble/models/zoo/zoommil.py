@@ -164,6 +164,11 @@ class Slots:
         """(S,) flat index j * R + r of the slots that exist."""
         return (self.mass > 0).flatten().nonzero()[:, 0]
 
+    @cached_property
+    def filled(self) -> tuple[Tensor, ...]:
+        """Parents p and places r of the children there are."""
+        return (self.child >= 0).nonzero(as_tuple=True)
+
     def mix(self, tokens: Tensor) -> Tensor:
         """(M, D) features of `tiles` -> (S, D) features of the slots."""
         filled = (self.child >= 0)[..., None]
@@ -177,7 +182,7 @@ class Slots:
         every = by_slot.new_zeros(*lead, self.mass.numel()).index_copy(-1, self.exists, by_slot)
         every = every.view(*lead, *self.mass.shape) / self.mass.clamp_min(torch.finfo(self.mass.dtype).tiny)
         by_child = torch.einsum("...kr,kp->...pr", every, self.weight)
-        p, r = (self.child >= 0).nonzero(as_tuple=True)
+        p, r = self.filled
         return by_slot.new_zeros(*lead, self.total).index_copy(-1, self.tiles[self.child[p, r]], by_child[..., p, r])
 
     def holds(self, wanted: Tensor) -> Tensor:
