@@ -20,7 +20,7 @@ def test_the_curve_and_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     command = ["bench", "routing", "--quick", "--json", str(out), "--out", str(tmp_path / "kept")]
     done = CliRunner().invoke(assemble(), command)
     assert done.exit_code == 0, done.output
-    made_up, slides = json.loads(out.read_text())["tables"]
+    slides, made_up = json.loads(out.read_text())["tables"]
     for table in (made_up, slides):
         found = {(point["choice"], point["budget"]) for point in table["points"]}
         assert found == {(c, b) for c in routing_curves.CHOICES for b in routing_curves.BUDGETS}
@@ -29,9 +29,13 @@ def test_the_curve_and_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert all(point["difference"] == 0 for point in whole)
     for point in made_up["points"]:
         assert point["share"] <= max(point["budget"], 0.1)  # one branch of a small bag always stays
-    assert slides["time"]["tiles"]["routed"] < slides["time"]["tiles"]["whole"]
-    assert slides["time"]["ratio"] > 0
-    assert "`focal`: 1 seeds" in (tmp_path / "kept" / "routing.md").read_text()
+    (timed,) = slides["time"]
+    assert timed["tiles"] == {"routed": 6 + 16, "whole": 6 + 96}  # one of six regions; a second is beyond the budget
+    low, high = timed["range"]
+    assert 0 < low <= timed["ratio"] <= high
+    written = (tmp_path / "kept" / "routing.md").read_text()
+    assert "`focal`: 1 seed, 16 test slides in all." in written
+    assert "| 3 drawn slides, 3 turns | 0.25 | 22 / 102 |" in written
     first = (tmp_path / "kept" / "routing.svg").read_bytes()
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("run.json")}
     assert CliRunner().invoke(assemble(), command).exit_code == 0  # goes on with what is there
@@ -71,3 +75,10 @@ def test_the_difference_is_paired() -> None:
         assert (point["difference"], point["difference_interval"]) == (0, (0, 0))
         low, high = point["interval"]
         assert low < point["auc"] < high
+
+
+def test_a_fold_without_one_of_the_classes_has_no_say() -> None:
+    areas = np.array([[0.5, 1.0], [np.nan, 0.75], [np.nan, np.nan]])
+    found = routing_curves._mean(areas)
+    assert found[:2].tolist() == [0.75, 0.75]
+    assert np.isnan(found[2])

@@ -203,8 +203,11 @@ def _three_scale_score(folder: Path, seed: int, left_out: int | None, options: d
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_three_levels_find_what_no_two_of_them_can(tmp_path: Path, seed: int) -> None:
-    assert _three_scale_score(tmp_path, seed, None, {}) >= 0.9
-    assert _three_scale_score(tmp_path, seed, None, {"mixer": "set"}) >= 0.9
-    for left_out in range(3):
-        assert _three_scale_score(tmp_path, seed, left_out, {}) < 0.8, f"without level {left_out}"
+@pytest.mark.parametrize("mixer", ["mamba2", "set"])
+def test_three_levels_find_what_no_two_of_them_can(tmp_path: Path, mixer: str, seed: int) -> None:
+    """With -s it prints the row that docs/concepts/the-model.md shows."""
+    scores = [_three_scale_score(tmp_path, seed, left_out, {"mixer": mixer}) for left_out in (None, 0, 1, 2)]
+    print(f"\n| {mixer} | {seed} | {' | '.join(f'{score:.3f}' for score in scores)} |")
+    all_three, *pairs = scores
+    assert all_three >= 0.9
+    assert max(pairs) < 0.8, f"without one level, coarsest first: {pairs}"

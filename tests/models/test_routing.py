@@ -120,7 +120,7 @@ def test_a_budget_is_a_share(budget: float) -> None:
 
 
 @pytest.mark.parametrize("mixer", ["mamba2", "set"])
-@pytest.mark.parametrize("levels", [2, 3])
+@pytest.mark.parametrize("levels", [2, 3, 4])
 def test_coarse_tokens_are_what_the_full_model_makes_of_them(mixer: str, levels: int) -> None:
     torch.manual_seed(0)
     model = build("marble", 32, 2, levels=levels, d_state=8, mixer=mixer).double().eval()

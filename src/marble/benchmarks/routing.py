@@ -2,6 +2,8 @@
 
     marble bench routing --out OUT                  made-up cohorts, and drawn slides from the file to the prediction
     marble bench routing --data DIR --out OUT       also cohorts composed of real tissue, and those bags as they are
+    ... --data OTHER                                also the bags of OTHER as they are
+    ... --slide FILE                                also the time of a prediction from this slide
 
 For several seeds MARBLE is trained by the small recipe, a router is learned from its training slides, and the test
 slides are predicted with fewer and fewer fine tiles (`routing_curves`). DIR is what `bench learning` takes. Runs and
@@ -19,50 +21,52 @@ from typing import Any
 from rich.console import Console
 
 from marble.benchmarks.measure import machine
-from marble.benchmarks.routing_cohorts import COMPOSED, REAL, SIZES, trained
+from marble.benchmarks.routing_cohorts import COMPOSED, FOLDS, REAL, SIZES, trained
 from marble.benchmarks.routing_curves import curve, points
-from marble.benchmarks.routing_slides import ENCODER, SLIDES, drawn_slides
+from marble.benchmarks.routing_slides import drawn_slides
 from marble.benchmarks.routing_tables import markdown, write_tables
 from marble.files import publish_json
 from marble.models.routing import TEACHERS
 
 SEEDS = 5
+COMPOSED_SEEDS = 3  # a run takes a minute
 DEVELOPMENT = (100, 101)
 MADE_UP = ("focal",)
-QUICK_SIZES, QUICK_SLIDES = (16, 8, 16), 15
+QUICK_SIZES, QUICK_SLIDES, QUICK_REGIONS = (16, 8, 16), 15, (2, 3)
 
 
 def run(
     json_path: str | Path | None = None,
     quick: bool = False,
-    data: str | Path | None = None,
+    data: Sequence[str | Path] = (),
     out: str | Path | None = None,
-    cohorts: Sequence[str] | None = None,
-    slides: bool = True,
+    slide: Path | None = None,
 ) -> dict[str, Any]:
     """Measure, print, and write JSON to `json_path` if given; `quick` is one seed, few slides and a small encoder.
 
     Args:
         json_path: file of the figures.
         quick: to see that it runs.
-        data: bags and labels.csv, for the cohorts of real tissue.
+        data: folders of bags and labels.csv; of the first one's tissue cohorts are composed.
         out: where runs and curves are kept; a temporary folder if not given.
-        cohorts: of `routing_cohorts`; by default all that there is data for.
-        slides: also go from drawn slides to predictions.
+        slide: a real slide, to time predictions from it too.
     """
     if out is None:
         with TemporaryDirectory(prefix="marble-routing-") as scratch:
-            return run(json_path, quick, data, scratch, cohorts, slides)
+            return run(json_path, quick, data, scratch, slide)
     root = Path(out)
-    names = [*MADE_UP, *([] if data is None else [*COMPOSED, REAL])] if cohorts is None else list(cohorts)
-    seeds = range(1 if quick else SEEDS)
-    tables = [_table(root, name, seeds, data, QUICK_SIZES if quick else SIZES) for name in names]
-    if slides:
-        few = (QUICK_SLIDES, "colour") if quick else (SLIDES, ENCODER)
-        tables.append(drawn_slides(root, seeds, *few))
+    sizes, most = (QUICK_SIZES, 1) if quick else (SIZES, SEEDS)
+    if quick:
+        drawn = drawn_slides(root, range(1), QUICK_SLIDES, "colour", QUICK_REGIONS, slide)
+    else:
+        drawn = drawn_slides(root, range(SEEDS), real=slide)
+    tables = [drawn, *(_table(root, name, range(most), None, sizes) for name in MADE_UP)]
+    if data:
+        tables += [_table(root, name, range(min(most, COMPOSED_SEEDS)), data[0], sizes) for name in COMPOSED]
+    tables += [_table(root, REAL, range(min(most, FOLDS)), one, sizes) for one in data]
     write_tables(tables, root)
     result = {"benchmark": "routing", "machine": machine(), "tables": tables}
-    _print(result)
+    Console().print(markdown(tables), markup=False, highlight=False)
     if json_path is not None:
         publish_json(json_path, result)
     return result
@@ -85,22 +89,17 @@ def choose_teacher(
 
 
 def _table(root: Path, name: str, seeds: range, data: str | Path | None, sizes: tuple[int, int, int]) -> dict[str, Any]:
+    told = f"{Path(str(data)).name}, as it is" if name == REAL else name
+    kept = f"{REAL}-{Path(str(data)).name}" if name == REAL else name
     curves = []
     for seed in seeds:
         one = trained(root, name, seed, data, sizes)
-        curves.append(curve(one, seed, root / "curves" / f"{name}-{seed}.json"))
-    told = f"{Path(str(data)).name}, as it is" if name == REAL else name
+        curves.append(curve(one, seed, root / "curves" / f"{kept}-{seed}.json"))
     slides = sum(len(one.positive) for one in curves)
-    return {"cohort": told, "seeds": list(seeds), "slides": slides, "points": points(curves)}
-
-
-def _print(result: dict[str, Any]) -> None:
-    console = Console()
-    console.print(markdown(result["tables"]), markup=False, highlight=False)
-    for table in result["tables"]:
-        if "time" in table:
-            time = table["time"]
-            console.print(
-                f"slide to prediction with {table['encoder']}, budget {time['budget']:g}: {time['ratio']:.2f} times "
-                f"the CPU time of the whole path ({time['tiles']['routed']:.0f} of {time['tiles']['whole']:.0f} tiles)"
-            )
+    return {
+        "cohort": told,
+        "repeats": "folds" if name == REAL else "seeds",
+        "seeds": list(seeds),
+        "slides": slides,
+        "points": points(curves),
+    }

@@ -2,7 +2,7 @@
 
 focal, cross-scale, three-scale       made-up tokens (`synthetic.cohort`)
 composed cross-scale, fine-only       real tiles put together anew (`synthetic.composed`), of --data
-real                                  the bags of --data as they are, five folds by patient
+real                                  the bags of --data as they are, five folds by patient; a "seed" is a fold
 """
 
 from __future__ import annotations
@@ -103,12 +103,13 @@ def _model(kind: MadeUp) -> str:
 def _real(root: Path, fold: int, data: str | Path | None) -> tuple[PlannedRun, BagStore]:
     store, _ = tissue_of(data)
     labels = Path(str(data)).resolve() / "labels.csv"
+    name = f"{REAL}-{labels.parent.name}"
     text = (
-        f'name = "{REAL}"\ncohort = {{ path = "{labels}", label = "malignant", scored_by = "slide" }}\n'
+        f'name = "{name}"\ncohort = {{ path = "{labels}", label = "malignant", scored_by = "slide" }}\n'
         f'bags = {{ store = "{store.root.resolve()}" }}\ntask = "classification"\n'
         f'split = {{ scheme = "kfold", folds = {FOLDS}, repeats = 1 }}\n'
         f'train = {{ recipe = "small", val_orders = 1 }}\nmodels = {MODEL}\nbaselines = []\n'
     )
-    path = files.publish(root / "cohorts" / f"{REAL}.toml", text)
+    path = files.publish(root / "cohorts" / f"{name}.toml", text)
     planned = Experiment.load(path).plan(root / "runs")
     return next(one for one in planned if one.about["repeat"] == fold), store

@@ -108,8 +108,7 @@ def points(curves: Sequence[Curve], seed: int = 0) -> list[dict[str, Any]]:
                 [weighted_auc(np.array(one.said[choice][budget]), np.array(one.positive), w)
                  for one, w in zip(curves, weights, strict=True)], axis=1,
             )  # (DRAWS + 1, seeds)  # fmt: skip
-            areas[choice, budget] = np.take_along_axis(of_seed, picked, axis=1).mean(axis=1)
-            areas[choice, budget][0] = of_seed[0].mean()
+            areas[choice, budget] = _mean(np.take_along_axis(of_seed, picked, axis=1))
     for (choice, budget), area in areas.items():
         loss = area - areas[choice, "1"]
         found.append(
@@ -143,6 +142,14 @@ def _draws(one: Curve, rng: np.random.Generator) -> Floats:
     of_group = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=DRAWS).astype(np.float64)
     place = np.array([names.index(name) for name in one.groups])
     return np.vstack([np.ones(len(place)), of_group[:, place]])
+
+
+def _mean(areas: Floats) -> Floats:
+    """(draws,) over the seeds that have an area: a fold of few patients may be drawn without one of the classes."""
+    known = ~np.isnan(areas)
+    mean: Floats = np.where(known, areas, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    mean[~known.any(axis=1)] = np.nan
+    return mean
 
 
 def _interval(draws: Floats) -> tuple[float, float]:

@@ -23,14 +23,17 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """A table per cohort, a row per budget."""
-    return "\n\n".join(_one(table) for table in tables) + "\n"
+    """A table per cohort, a row per budget; and one of times."""
+    parts = [_one(table) for table in tables] + [_times(table) for table in tables if "time" in table]
+    return "\n\n".join(parts) + "\n"
 
 
 def _one(table: Table) -> str:
     found = {(point["choice"], point["budget"]): point for point in table["points"]}
     budgets = sorted({budget for _, budget in found})
-    said = f"`{table['cohort']}`: {len(table['seeds'])} seeds, {table['slides']} test slides in all."
+    count = len(table["seeds"])
+    repeats = table["repeats"] if count > 1 else table["repeats"].removesuffix("s")
+    said = f"`{table['cohort']}`: {count} {repeats}, {table['slides']} test slides in all."
     lines = [
         said,
         "",
@@ -42,6 +45,24 @@ def _one(table: Table) -> str:
         cells = [_with_interval(found[choice, budget], "auc", "interval") for choice in CHOICES]
         loss = "-" if budget == 1 else _with_interval(mine, "difference", "difference_interval")
         lines.append(f"| {budget:g} | {mine['share']:.3f} | {' | '.join(cells)} | {loss} |")
+    return "\n".join(lines)
+
+
+def _times(table: Table) -> str:
+    """Slide to prediction, routed against whole."""
+    lines = [
+        f"From slide file to prediction with {table['encoder']}, CPU time:",
+        "",
+        "| slides | budget | tiles, routed / whole | seconds, routed / whole | of the tiles | of the time (by slide) |",
+        "|---" * 6 + "|",
+    ]
+    for row in table["time"]:
+        tiles, seconds, (low, high) = row["tiles"], row["cpu_seconds"], row["range"]
+        lines.append(
+            f"| {row['slides']}, {row['turns']} turns | {row['budget']:g} "
+            f"| {tiles['routed']:.0f} / {tiles['whole']:.0f} | {seconds['routed']:.2f} / {seconds['whole']:.2f} "
+            f"| {tiles['routed'] / tiles['whole']:.3f} | {row['ratio']:.3f} ({low:.3f} to {high:.3f}) |"
+        )
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ import typer
 from marble.cli import paths
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, side_by_side
 
-BENCHES = ("model", "mixers", "routing", "zoo", "train", "extract", "learning", "recipe", "device", "cluster")
+BENCHES = ("model", "mixers", "orders", "routing", "zoo", "train", "extract", "learning", "recipe", "device", "cluster")
 PEERS = ("torchmil",)
 
 
@@ -22,13 +22,16 @@ def bench(
     against: Annotated[
         str | None, typer.Option(help="For `bench zoo`: another package's classes of the same papers: torchmil.")
     ] = None,
-    slide: Annotated[Path | None, typer.Option(help="A real slide for `bench extract`.")] = None,
+    slide: Annotated[Path | None, typer.Option(help="A real slide for `bench extract` and `routing`.")] = None,
     data: Annotated[
-        Path | None,
-        typer.Option(help="Bags and labels.csv that `bench learning`, `recipe` and `routing` compose cohorts of."),
+        list[Path] | None,
+        typer.Option(
+            help="Bags and labels.csv that `bench learning`, `recipe` and `routing` compose cohorts of; `routing` also "
+            "takes them as they are, and takes several."
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where `bench learning`, `recipe` and `routing` keep their runs.")
+        Path | None, typer.Option(help="Where `bench learning`, `recipe`, `routing` and `orders` keep their runs.")
     ] = None,
     signals: Annotated[
         str | None, typer.Option(help="Some of the signals of `bench learning`, with commas: cross-scale,survival.")
@@ -68,14 +71,10 @@ def bench(
     where = devices.choose(device)
     if what != "device" and where.type != "cpu":
         raise InputError(f"`bench {what}` measures the CPU", where="--device", hint="Use `marble bench device`")
-    options: dict[str, object] = {"slide": slide} if what == "extract" else {}
-    if what == "device":
-        options = {"device": str(where)}
-    if what == "routing":
-        options = {"data": data, "out": out}
+    options = _options(what, str(where), slide, data or [], out)
     if what in ("learning", "recipe"):
-        executor = side_by_side(ray, workers, worker_cpus, worker_gpus)
-        options = {"data": data, "out": out, "executor": executor, **_cohorts(what, signals, strengths, seeds, peers)}
+        options |= _cohorts(what, signals, strengths, seeds, peers)
+        options["executor"] = side_by_side(ray, workers, worker_cpus, worker_gpus)
     elif ray is not None or workers is not None:
         raise InputError(f"`bench {what}` measures one process", hint="Leave out --ray and --workers")
     if against is not None:
@@ -110,3 +109,20 @@ def _cohorts(
     if strengths is not None:
         raise InputError(f"`bench {what}` has one strength", where="--strengths", hint="Leave it out")
     return chosen
+
+
+def _options(what: str, device: str, slide: Path | None, data: list[Path], out: Path | None) -> dict[str, object]:
+    """What a benchmark is given beside `json_path` and `quick`."""
+    from marble.errors import InputError
+
+    if what in ("learning", "recipe"):
+        if len(data) > 1:
+            raise InputError(f"`bench {what}` composes cohorts of one folder", where="--data")
+        return {"data": data[0] if data else None, "out": out}
+    given: dict[str, dict[str, object]] = {
+        "device": {"device": device},
+        "extract": {"slide": slide},
+        "routing": {"slide": slide, "data": data, "out": out},
+        "orders": {"out": out},
+    }
+    return given.get(what, {})

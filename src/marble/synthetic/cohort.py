@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -12,10 +12,11 @@ from marble.bags.augment import generator
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.synthetic.bags import BagRecipe, make_bag, make_burden_bag, make_focal_bag
+from marble.synthetic.neighbours import make_neighbour_bag
 from marble.synthetic.three_scales import make_three_scale_bag
 
-Kind = Literal["cross-scale", "three-scale", "focal", "burden", "quantity", "survival", "noise"]
-KINDS: tuple[Kind, ...] = ("cross-scale", "three-scale", "focal", "burden", "quantity", "survival", "noise")
+Kind = Literal["cross-scale", "three-scale", "focal", "neighbours", "burden", "quantity", "survival", "noise"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 COLUMNS = {"survival": "time,event", "quantity": "target"}
 
 
@@ -31,8 +32,8 @@ def write_cohort(
 
     Args:
         folder: where to write.
-        kind: the planted signal (see `synthetic.bags`, `synthetic.three_scales`); `quantity` is a number that grows
-            with the burden; `noise` plants none, so nothing can be learned honestly.
+        kind: the planted signal (see `synthetic.bags`, `synthetic.three_scales`, `synthetic.neighbours`); `quantity` is
+            a number that grows with the burden; `noise` plants none, so nothing can be learned honestly.
         patients: how many; half of them positive, or with hazards spread evenly.
         recipe: sizes of the bags.
         seed: another seed is another cohort.
@@ -64,6 +65,8 @@ def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: in
         return make_burden_bag(slide_id, low + (high - low) * severity, recipe, seed, exact=kind == "quantity")
     if kind == "focal":
         return make_focal_bag(slide_id, severity, recipe, seed)
+    if kind == "neighbours":
+        return make_neighbour_bag(slide_id, severity, recipe, seed)
     if kind == "three-scale":
         return make_three_scale_bag(slide_id, severity, recipe, seed)
     return make_bag(slide_id, 0.5 if kind == "noise" else severity, recipe, seed)

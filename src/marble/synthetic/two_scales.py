@@ -66,14 +66,14 @@ class Plan:
     atypical: tuple[Place, ...]
 
 
-def plan_slide(tumour: bool, seed: int) -> Plan:
+def plan_slide(tumour: bool, seed: int, regions: tuple[int, int] = REGIONS) -> Plan:
     """Draw the lots of one slide; they do not depend on the class but for the kind of region that holds the cells."""
     rng = np.random.default_rng((seed, 2))
-    rows, columns = REGIONS
+    rows, columns = regions
     places = [(row, column) for row in range(rows) for column in range(columns)]
     kinds: list[Region] = ["glands", "nests"] * (len(places) // 2)
-    regions = dict(zip(places, rng.permutation(kinds).tolist(), strict=True))
-    chosen = [place for place in places if regions[place] == ("glands" if tumour else "nests")]
+    dealt = dict(zip(places, rng.permutation(kinds).tolist(), strict=True))
+    chosen = [place for place in places if dealt[place] == ("glands" if tumour else "nests")]
     holders = {chosen[i] for i in rng.permutation(len(chosen))[:ATYPICAL_REGIONS].tolist()}
     structures, atypical = [], []
     for place in places:
@@ -82,12 +82,12 @@ def plan_slide(tumour: bool, seed: int) -> Plan:
         structures += found[:STRUCTURES]
         if place in holders:
             atypical += found[STRUCTURES:]
-    return Plan(regions, tuple(structures), tuple(atypical))
+    return Plan(dealt, tuple(structures), tuple(atypical))
 
 
-def write_two_scale_slide(path: str | Path, tumour: bool, seed: int) -> Plan:
-    """Draw one slide; returns what was drawn where."""
-    plan = plan_slide(tumour, seed)
+def write_two_scale_slide(path: str | Path, tumour: bool, seed: int, regions: tuple[int, int] = REGIONS) -> Plan:
+    """Draw one slide of so many rows and columns of regions, an even number in all; returns what was drawn where."""
+    plan = plan_slide(tumour, seed, regions)
     write_canvas(path, _Field(plan, seed))
     return plan
 
@@ -96,10 +96,11 @@ class _Field:
     """The slide as a canvas."""
 
     mpp = MPP
-    size_px = (MARGIN_PX + REGIONS[1] * REGION_PX + EDGE_PX, MARGIN_PX + REGIONS[0] * REGION_PX + EDGE_PX)
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self.seed = seed
+        rows, columns = (1 + max(place[axis] for place in plan.regions) for axis in (0, 1))
+        self.size_px = (MARGIN_PX + columns * REGION_PX + EDGE_PX, MARGIN_PX + rows * REGION_PX + EDGE_PX)
         self.shift = np.random.default_rng((seed, 3)).integers(0, 4096, 2).tolist()
         self.structures = {place.l0_box[:2]: plan.regions[place.region] for place in plan.structures}
         self.atypical = {place.l0_box[:2] for place in plan.atypical}
