@@ -72,8 +72,11 @@ def check_option(name: str, key: str, value: Any, where: object = None) -> None:
     try:
         TypeAdapter(hint).validate_python(given, strict=True)
     except ValidationError as error:
-        said = error.errors(include_url=False, include_context=False)[0]["msg"]
-        raise InputError(f"option '{key}' of model '{name}': {said} (got {value!r})", where=where) from None
+        faults = error.errors(include_url=False, include_context=False)
+        if any(fault["type"] == "literal_error" for fault in faults):
+            return  # a choice: the model itself says which there are
+        what = f"option '{key}' of model '{name}': {faults[0]['msg']} (got {value!r})"
+        raise InputError(what, where=where) from None
 
 
 def build(name: str, dim: int, outputs: int, **options: Any) -> BagModel:
