@@ -6,7 +6,7 @@ cohort, are never independent: each slide was in the training of most of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,17 @@ class Ensemble:
             pooled.sd,
             tuple(dict.fromkeys(warnings)),
         )
+
+
+def runs_together(folders: Iterable[str | Path]) -> list[Path]:
+    """The runs at all of these folders; one that is given twice would count twice, and is refused."""
+    found = [run for folder in folders for run in runs_at(folder)]
+    seen: set[Path] = set()
+    for run in found:
+        if run.resolve() in seen:
+            raise InputError("this run is given twice", where=run, hint="Name every run once")
+        seen.add(run.resolve())
+    return found
 
 
 def runs_at(folder: str | Path) -> list[Path]:

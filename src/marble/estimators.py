@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from marble.door import Run, fit
 from marble.errors import InputError
-from marble.targets import SurvivalTime
+from marble.experiment.direct import follow_up, text_of
 from marble.tasks.survival_metrics import harrell_c
 
 Floats = NDArray[np.float64]
@@ -93,9 +93,8 @@ class MarbleClassifier(ClassifierMixin, _BagEstimator):  # type: ignore[misc]
         """Train on bags X with classes y; `groups` names the patient of every bag."""
         self.classes_ = np.unique(np.asarray(y))
         super().fit(X, y, groups)
-        # Classes are text inside a run, sorted as text; numbers keep their own order outside.
-        names = list(self.run_.record["task"]["classes"])
-        self._order = [names.index(str(each)) for each in self.classes_.tolist()]
+        names = list(self.run_.record["task"]["classes"])  # text inside a run; outside, what y holds
+        self._order = [names.index(text_of(each)) for each in self.classes_.tolist()]
         return self
 
     def predict_proba(self, X: Sequence[Any]) -> Floats:
@@ -106,7 +105,7 @@ class MarbleClassifier(ClassifierMixin, _BagEstimator):  # type: ignore[misc]
     def predict(self, X: Sequence[Any]) -> NDArray[Any]:
         """(n,) the class that the run calls, by the same rule as `marble predict`."""
         answers = self._answers(X)
-        by_name = {str(each): each for each in self.classes_.tolist()}
+        by_name = {text_of(each): each for each in self.classes_.tolist()}
         return np.array([by_name[answer.label] for answer in answers], dtype=self.classes_.dtype)
 
     def score(self, X: Sequence[Any], y: Any) -> float:
@@ -125,7 +124,7 @@ class MarbleSurvival(_BagEstimator):
 
     def score(self, X: Sequence[Any], y: Any) -> float:
         """Harrell's concordance index."""
-        outcomes = [SurvivalTime(float(time), bool(event)) for time, event in map(_time_and_event, y)]
+        outcomes = [follow_up(outcome, f"y[{number}]") for number, outcome in enumerate(y)]
         found = harrell_c(self.predict(X), np.array([o.time for o in outcomes]), np.array([o.event for o in outcomes]))
         if not isinstance(found, float):
             raise InputError(f"the concordance of these cases is {found}")
@@ -144,10 +143,3 @@ class MarbleRegressor(RegressorMixin, _BagEstimator):  # type: ignore[misc]
     def score(self, X: Sequence[Any], y: Any) -> float:
         """R squared."""
         return float(r2_score(y, self.predict(X)))
-
-
-def _time_and_event(outcome: Any) -> tuple[Any, Any]:
-    if isinstance(outcome, SurvivalTime):
-        return outcome.time, outcome.event
-    first, second = outcome
-    return (second, first) if isinstance(first, bool | np.bool_) else (first, second)

@@ -26,6 +26,7 @@ from marble.bags.store import BagStore
 from marble.bags.survey import survey
 from marble.compute import Done, Executor, Failed, Inline, Processes, tell
 from marble.errors import BagError, InputError, SlideError
+from marble.identifiers import slide_id_of
 from marble.models.base import BagModel
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
@@ -333,7 +334,7 @@ def _prepare(
 
     outlines = options.outlines
     if outlines is not None and outlines.is_dir():
-        outlines = outlines / f"{job.path.stem}.geojson"
+        outlines = outlines / f"{slide_id_of(job.path)}.geojson"
     # Hashed, so that a slide of the training part is known again under any name.
     facts = SlideFacts(mpp=options.mpp, outlines=outlines, hash_source=job.path.is_file())
     return extract_slide(job.path, spec, job.folder, facts=facts, machine=machine, chooser=chooser, on_progress=tell)

@@ -83,7 +83,7 @@ def _explain(cls: type[BaseModel], error: ValidationError, values: Any, where: o
         return SpecError(f"{field}: {what}" if len(path) > 1 else what, where=where)
     if fault["type"] == "missing":
         return SpecError(f"key '{field}' is missing", where=where)
-    said = fault["msg"].removeprefix("Value error, ")
+    said = fault["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
     if not field or fault["type"] == "value_error":  # a rule of our own, which names what it is about
         return SpecError(f"{field}: {said}" if field else said, where=where)
     return SpecError(f"field '{field}': {said} (got {_short(fault['input'])})", where=where)

@@ -332,6 +332,52 @@ def test_a_check_looks_one_folder_down(tmp_path: Path) -> None:
     assert "several folders of splits are here: holdout, kfold" in str(several.exception)
 
 
+def test_a_check_that_lists_a_fault_ends_with_one(tmp_path: Path) -> None:
+    table = write(tmp_path / "c.csv", "case_id,slide_id,label\nP1,a,x\nP2,b,y\nP3,c,x\n")
+    untested = write(tmp_path / "splits_0.csv", ",train,val,test\n0,a,b,\n1,c,,\n")
+    checked = split(table, "--check", untested)
+    assert "fault: no test set" in checked.output
+    assert "with other faults: 1" in checked.output
+    assert checked.exit_code == 1
+
+
+def test_one_slide_in_two_spellings_is_not_two_patients(tmp_path: Path) -> None:
+    rows = two_slides_each("case_id,slide_id,label")
+    twice = write(tmp_path / "twice.csv", rows + "P02,p00-s0.tiff,a\n")
+    said = refused(twice, "--out", tmp_path / "out")
+    assert "row 26, column 'slide_id': slide 'p00-s0' of patient 'P02' is 'P00-S0' of patient 'P00' in row 2" in said
+    own = write(tmp_path / "own.csv", rows + "P00,p00-s0.tiff,a\n")  # two blocks of one patient are in one part
+    assert split(own, "--out", tmp_path / "own").exit_code == 0
+
+
+@pytest.mark.parametrize(("first", "spelt"), [("a", "A"), ("1", "1.0")])
+def test_rows_of_a_class_in_another_spelling_are_not_left_out_as_another_class(
+    tmp_path: Path, first: str, spelt: str
+) -> None:
+    text = two_slides_each("case_id,slide_id,label").replace(",a\n", f",{first}\n")
+    table = write(tmp_path / "cohort.csv", text + f"P98,P98-S0,other\nP99,P99-S0,{spelt}\n")
+    said = refused(table, "--out", tmp_path / "out", "--classes", f"{first},b", "--drop", "other")
+    assert f"row 27, column 'label': class '{spelt}' is '{first}' in --classes" in said
+
+
+def test_a_hint_for_too_few_patients_can_be_followed(tmp_path: Path) -> None:
+    table = write(tmp_path / "cohort.csv", "case_id,slide_id,label\nP1,a,x\nP2,b,y\nP3,c,x\nP4,d,y\n")
+    for scheme in ("holdout", "kfold"):
+        said = refused(table, "--out", tmp_path / "out", "--scheme", scheme)
+        assert "4 patients are too few" in said
+        (folds,) = re.findall(r"--folds (\d+)", said)
+    assert split(table, "--out", tmp_path / "out", "--folds", folds).exit_code == 0
+    two = write(tmp_path / "two.csv", "case_id,slide_id,label\nP1,a,x\nP2,b,y\n")
+    assert refused(two, "--out", tmp_path / "none").endswith("Add patients")
+
+
+def test_a_table_of_numbers_says_how_to_predict_them(tmp_path: Path) -> None:
+    table = write(tmp_path / "cohort.csv", "case_id,slide_id,target\n" + "".join(f"P{i},S{i},{i}\n" for i in range(20)))
+    said = refused(table, "--out", tmp_path / "out")
+    assert "to predict the numbers of 'target' say --task regression" in said
+    assert split(table, "--out", tmp_path / "out", "--task", "regression").exit_code == 0
+
+
 def as_excel_saves(rows: list[str]) -> bytes:
     """Semicolons, a byte-order mark, Windows line ends, and two rows that were once formatted."""
     blank = ";" * rows[0].count(";")

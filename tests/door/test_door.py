@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -69,6 +70,33 @@ def test_survival_from_pairs_and_from_structured_arrays() -> None:
     assert pairs.predict(bags[23]).readout["risk"] > pairs.predict(bags[0]).readout["risk"]
 
 
+def test_a_series_is_read_by_its_slide_ids_whatever_its_order(tmp_path: Path) -> None:
+    bags, labels = two_classes(16)
+    store = marble.BagStore(tmp_path / "store")
+    for bag in bags:
+        store.save(bag)
+    table = pandas.DataFrame({"label": labels, "patient": range(16)}, index=[bag.slide_id for bag in bags])
+    mixed = table.sort_values(["label", "patient"])  # as a table that is not sorted by slide
+    assert list(mixed.index) != store.slide_ids()
+    for given in (store, bags):
+        root = tmp_path / str(given is bags)
+        run = marble.fit(given, mixed["label"], "mean", groups=mixed["patient"], folder=root, test=[3], **QUICK)
+        assert run.predict(bags[3]).membership.part == "test"
+        assert [one.label for one in run.predict(bags)] == labels
+    with pytest.raises(InputError, match="holds 's00' more than once"):
+        marble.fit(store, pandas.concat([table, table[:1]])["label"], "mean")
+    with pytest.raises(InputError, match=r"slide ids are text, got 0.*dtype=str"):
+        marble.fit(store, dict(enumerate(labels)), "mean")
+    with pytest.raises(InputError, match=r"'s00\.svs' of targets has no bag"):
+        marble.fit(store, {f"{name}.svs": label for name, label in table["label"].items()}, "mean")
+
+
+def test_classes_that_are_numbers_are_sorted_as_in_a_table() -> None:
+    bags, labels = two_classes(16)
+    run = marble.fit(bags, [10 if label == "tumour" else 9 for label in labels], "mean", **QUICK)
+    assert run.record["task"]["classes"] == ["9", "10"]  # the second is positive, in Python as on the command line
+
+
 def test_bags_of_one_patient_are_never_in_two_parts(tmp_path: Path) -> None:
     bags, labels = two_classes(24)
     patients = [f"p{k % 12:02d}" for k in range(24)]  # two slides each, of one class
@@ -95,7 +123,14 @@ def test_no_setting_of_torch_is_left_changed() -> None:
         ({"targets": ["a"]}, "1 targets for 16 bags"),
         ({"targets": {"s00": "a"}}, "targets lacks 's01'"),
         ({"targets": [0.5] * 16}, 'Say task="regression"'),
-        ({"targets": [None] * 16}, "neither a class"),
+        ({"targets": [None] * 16}, "s00: the target is missing (None)"),
+        ({"targets": ["a"] * 15 + [float("nan")]}, "s15: the target is missing (nan)"),
+        ({"targets": ["a"] * 15 + [" "]}, "s15: the target is missing"),
+        ({"targets": [1.0] * 15 + [float("nan")], "task": "regression"}, "s15: a regression target is a finite number"),
+        ({"targets": [(3.0, 1)] * 15 + [(3.0, float("nan"))]}, "s15: an event is True or False, 1 or 0, got nan"),
+        ({"targets": [(3.0, "0")] * 16}, "s00: an event is True or False, 1 or 0, got '0'"),
+        ({"groups": [f"p{k}" for k in range(15)] + [None]}, "s15: the patient is missing"),
+        ({"groups": [f"p{k}" for k in range(15)] + ["P3"]}, "s15: patient 'P3' is 'p3' elsewhere"),
         ({"task": "survival"}, "the targets are for classification"),
         ({"model": "abmli"}, "abmil"),
         ({"epoch": 3}, "epochs"),

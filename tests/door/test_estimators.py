@@ -59,6 +59,17 @@ def test_classes_that_are_numbers_keep_their_order() -> None:
     assert fitted.score(bags, numbers) == 1.0
 
 
+@pytest.mark.parametrize("tumour", [1.0, np.float32(1), True, " tumour "])
+def test_classes_come_back_as_they_were_given(tumour: Any) -> None:
+    bags, labels = two_classes()
+    benign = type(tumour)(0) if not isinstance(tumour, str) else "benign"
+    y = np.array([tumour if label == "tumour" else benign for label in labels])
+    fitted = MarbleClassifier("mean", **QUICK).fit(bags, y)
+    assert fitted.predict(bags).dtype == y.dtype
+    assert fitted.predict(bags).tolist() == y.tolist()
+    assert fitted.score(bags, y) == 1.0
+
+
 def test_survival() -> None:
     bags = [planted_bag(f"s{k:02d}", k / 4 - 3) for k in range(24)]
     y = [(float(30 - k), k % 3 > 0) for k in range(24)]

@@ -63,6 +63,11 @@ def test_a_training_slide_of_any_member_is_one_of_all(runs: Path, tmp_path: Path
     assert parts == {"train"}  # of four folds, every slide was trained on in two of them
 
 
+def test_a_run_that_is_given_twice_does_not_count_twice(runs: Path) -> None:
+    twice = _marble("predict", runs / "model", runs / "new", "--with", runs / "model" / "0")
+    assert "this run is given twice. Name every run once" in str(twice.exception)
+
+
 def test_runs_that_do_not_belong_together_are_refused(runs: Path) -> None:
     mixed = _marble("predict", runs / "model" / "0", runs / "new", "--with", runs / "other")
     assert "another task than the other runs: survival, not classification" in str(mixed.exception)

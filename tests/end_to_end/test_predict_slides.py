@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from marble import files
+from marble import files, prediction
 from marble.cli import assemble
+from marble.extract import ExtractSpec, Machine
 from marble.training.results import sealed
 from tests.viewer.world import SPEC, World, make_world
 
@@ -76,6 +77,18 @@ def test_pixel_size_and_outlines_reach_the_extraction(made: World, tmp_path: Pat
     assert empty.exit_code == 1
     assert "S5.geojson" in empty.output
     assert "is not ENCODER=FILE" in str(_marble("predict", run, slide, "--weights", "colour").exception)
+
+
+def test_outlines_are_found_by_the_slides_id_as_in_an_extraction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path | None] = []
+    monkeypatch.setattr("marble.extract.extract_slide", lambda *_, facts, **__: asked.append(facts.outlines))
+    job = prediction._SlideJob(0, tmp_path / "S5.ome.tiff", tmp_path / "out")
+    options = prediction.SlideOptions(outlines=tmp_path)
+    spec, machine = ExtractSpec.parse({"pyramid": {"magnifications": [5.0, 20.0]}}), Machine()
+    prediction._prepare(job, spec=spec, options=options, machine=machine, chooser=None)
+    assert asked == [tmp_path / "S5.geojson"]  # what `marble tile` calls it
 
 
 @pytest.mark.parametrize("mode", ["attention", "occlusion", "gradient"])

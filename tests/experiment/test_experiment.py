@@ -65,8 +65,54 @@ def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"two models are called 'mean'.*label"):
         Experiment.load(path)
     path.write_text('cohort = "c.csv"\ntask = "classification"\nmodels = [{ name = "maen" }]\n')
-    with pytest.raises(InputError, match=r"unknown model 'maen'; did you mean 'mean'\?"):
+    with pytest.raises(SpecError, match=r"e\.toml: unknown model 'maen'; did you mean 'mean'\?"):
         Experiment.load(path)
+    path.write_text('cohort = "c.csv"\ntask = "classification"\nmodels = "mean"\n')
+    with pytest.raises(SpecError, match="field 'models': Input should be a list"):
+        Experiment.load(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ('d_state = "four"', "option 'd_state' of model 'marble': Input should be a valid integer (got 'four')"),
+        ("d_state = 4.5", "option 'd_state' of model 'marble'"),
+        ("d_state = true", "option 'd_state' of model 'marble'"),
+        ("choose = { drop_rate = [0.1, '0.2'] }", "option 'drop_rate' of model 'marble'"),
+        ("d_sate = 4", "did you mean 'd_state'?"),
+    ],
+)
+def test_an_option_of_another_type_is_refused_before_anything_runs(tmp_path: Path, options: str, said: str) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(f'cohort = "c.csv"\ntask = "classification"\nmodels = [{{ name = "marble", {options} }}]\n')
+    with pytest.raises(InputError) as refused:
+        Experiment.load(path)
+    assert said in str(refused.value)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "said"),
+    [
+        ("../x", ["a"], "the experiment's folder cannot be called '../x'"),
+        ("..", ["a"], "the experiment's folder cannot be called '..'"),
+        ("C:\\x", ["a"], "the experiment's folder cannot be called"),
+        ("x", [".."], "a model's folder cannot be called '..'"),
+        ("x", ["a/b", "a:b"], "the runs of model 'a:b' would lie in the folder of model 'a/b'"),
+        ("x", ["ABMIL", "abmil"], "the runs of model 'abmil' would lie in the folder of model 'ABMIL'"),
+        ("x", ["Report"], "the runs of model 'Report' would lie in the experiment's folder 'report'"),
+    ],
+)
+def test_no_name_leads_out_of_the_folder_or_into_anothers(
+    tmp_path: Path, name: str, labels: list[str], said: str
+) -> None:
+    path = tmp_path / "e.toml"
+    models = ", ".join(f'{{ name = "mean", label = "{label}" }}' for label in labels)
+    path.write_text(f'name = \'{name}\'\ncohort = "c.csv"\ntask = "classification"\nmodels = [{models}]\n')
+    with pytest.raises(SpecError) as refused:
+        Experiment.load(path)
+    assert said in str(refused.value)
+    assert str(path) in str(refused.value)
 
 
 def test_the_right_store_is_found(tmp_path: Path) -> None:
@@ -84,10 +130,12 @@ def test_the_right_store_is_found(tmp_path: Path) -> None:
     assert find_store(tmp_path, (40, 10), "lite0").root.name == "c"
     assert find_store(tmp_path, (5, 20)).root.name == "a"
     assert find_store(tmp_path / "b").root.name == "b"
-    with pytest.raises(InputError, match="several stores fit: b, c"):
+    with pytest.raises(InputError, match=r"several stores fit: b \(.* of uni_v1\); c \(.* of lite0\)"):
         find_store(tmp_path, (10, 40))
-    with pytest.raises(InputError, match="no store holds magnifications"):
-        find_store(tmp_path, (2.5, 10))
+    with pytest.raises(InputError) as refused:
+        find_store(tmp_path / "a", (2.5, 10), "lite0")
+    said = "no store holds magnifications 2.5, 10 and encoder lite0: a (magnifications 5, 20 of uni_v1)"
+    assert said in str(refused.value)
 
 
 def test_candidates_are_chosen_on_validation(tmp_path: Path) -> None:

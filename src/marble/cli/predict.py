@@ -58,12 +58,12 @@ def predict(
     from marble import files
     from marble.asking import Panel, ask_all, ask_here
     from marble.compute import Processes
-    from marble.ensemble import runs_at
+    from marble.ensemble import runs_together
     from marble.extract import SLIDE_LIMITS
     from marble.prediction import SlideOptions
     from marble.reports.tables import rows_csv
 
-    folders = [found for given in (run_folder, *(beside or ())) for found in runs_at(given)]
+    folders = runs_together((run_folder, *(beside or ())))
     panel, options = (
         Panel(tuple(folders), device, routed, budget),
         SlideOptions(device, weight_files(weights), mpp, outlines, spec),

@@ -88,7 +88,7 @@ def split(
         result = audit(check, found, case_is_slide=case_is_slide, contents=_contents(store))
         for line in result.lines():
             typer.echo(line)
-        raise typer.Exit(1 if result.leaks or result.unknown_patients else 0)
+        raise typer.Exit(1 if result.leaks or result.faults else 0)
     if found is None or out is None:
         raise InputError("give a cohort table and --out, or --check FILE", hint="See `marble split --help`")
     chosen = scheme or ("holdout" if folds is None else "kfold")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from marble.cohorts.cohort import Case, Cohort, Excluded, ScoredBy
 from marble.cohorts.families import TableLayout
+from marble.cohorts.fields import class_key
 from marble.cohorts.spec import option
 from marble.identifiers import spelling_key
 from marble.tabular import Row, Table
@@ -120,13 +121,21 @@ def _commonest(targets: list[Target], classes: tuple[str, ...]) -> Target:
 
 
 def _check_slides(entries: Sequence[Entry]) -> None:
+    """One row per slide; and no slide under two patients in two spellings, of whom one may be tested on."""
     seen: dict[str, Entry] = {}
+    spelt: dict[str, Entry] = {}
     for entry in entries:
         before = seen.setdefault(entry.slide_id, entry)
         if before is not entry:
             same = "an identical row" if before.row.cells == entry.row.cells else "another row"
             what = f"slide '{entry.slide_id}' is already in row {before.row.line} ({same})"
             raise entry.table.fault(entry.row, entry.column, what, "Keep one row per slide")
+        like = spelt.setdefault(entry.slide_id.casefold(), entry)
+        if like.case_id != entry.case_id:
+            what = f"slide '{entry.slide_id}' of patient '{entry.case_id}' is '{like.slide_id}' of patient "
+            what += f"'{like.case_id}' in row {like.row.line}"
+            hint = "Give it to one patient, or ids that differ in more than case if they are two slides"
+            raise entry.table.fault(entry.row, entry.column, what, hint)
 
 
 def _check_spellings(entries: Sequence[Entry]) -> None:
@@ -142,8 +151,7 @@ def _check_class_spellings(used: Sequence[Entry], column: str) -> None:
     seen: dict[str, Entry] = {}
     for entry in used:
         assert isinstance(entry.target, str)
-        key = re.sub(r"^(-?\d+)\.0+$", r"\1", " ".join(entry.target.casefold().split()))
-        before = seen.setdefault(key, entry)
+        before = seen.setdefault(class_key(entry.target), entry)
         if before.target != entry.target:
             what = f"class '{entry.target}' is '{before.target}' in row {before.row.line}"
             raise entry.table.fault(entry.row, column, what, "Write one class in one way")

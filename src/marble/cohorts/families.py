@@ -162,6 +162,8 @@ def _label_column(table: Table, choices: TableSpec, case: str | None, slide: str
         found = others[0] if len(others) == 1 else None
     if found is None:
         hint = f"Give the label's column with {option('label')}; columns here: {listing(table)}"
+        if number := _first(table, TARGET_COLUMNS):
+            hint += f"; to predict the numbers of '{number}' say --task regression (`task` in an experiment)"
         raise table.header_fault("no column is known as the label", "label", hint)
     return found
 

@@ -81,6 +81,11 @@ def read_label(table: Table, row: Row, column: str, keep: Collection[str] = ()) 
     return text
 
 
+def class_key(name: str) -> str:
+    """Equal for class names that differ only in case, blanks or a `.0` that a spreadsheet added."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", " ".join(name.casefold().split()))
+
+
 def read_value(table: Table, row: Row, column: str, kind: str = "number") -> float | None:
     """A finite number, or None where the table has none."""
     text = table.cell(row, column)

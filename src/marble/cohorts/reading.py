@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 
 from marble.cohorts.cohort import Excluded
 from marble.cohorts.families import TableLayout, no_patients
-from marble.cohorts.fields import has_invisible, is_missing, read_event, read_id, read_label, read_time, read_value
+from marble.cohorts.fields import (
+    class_key,
+    has_invisible,
+    is_missing,
+    read_event,
+    read_id,
+    read_label,
+    read_time,
+    read_value,
+)
 from marble.cohorts.spec import EventCoding, option
 from marble.errors import TableError
 from marble.identifiers import normal, slide_id_of, tcga_patient, tcga_site
@@ -49,6 +58,10 @@ class Reading:
             self.missing.append((row, column, name))
             self.excluded.append(Excluded(name, f"no {column}" + (f": '{text[:40]}'" if text else ""), row.line))
         elif isinstance(found, str) and self.classes is not None and found not in self.classes:
+            like = next((name for name in sorted(self.classes) if class_key(name) == class_key(found)), None)
+            if like is not None:  # a spelling, not another class: to leave it out would lose rows that are meant
+                what = f"class '{found}' is '{like}' in {option('classes')}"
+                raise self.table.fault(row, column, what, "Write one class in one way")
             if "other" not in self.drop:
                 what = unknown_choice("class", found, sorted(self.classes))
                 hint = (

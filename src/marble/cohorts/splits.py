@@ -145,7 +145,7 @@ def _deal(cohort: Cohort, fractions: Sequence[float], draw: str, by_site: bool) 
         dealt = _deal_patients(cases, fractions, draw, cohort.scored_by)
     if not all(dealt):
         what = f"{len(cases)} patients are too few for {len(fractions)} parts of {min(fractions):.0%} or more"
-        raise SplitError(what, where=cohort.name, hint="Use larger parts or fewer folds")
+        raise SplitError(what, where=cohort.name, hint=_fewer_parts(len(cases), "add patients"))
     return dealt
 
 
@@ -216,9 +216,17 @@ def _sites(cases: list[Case], parts: int, cohort_name: str) -> dict[str, list[Ca
             raise SplitError(f"patient '{case.case_id}' has no site", where=cohort_name, hint=hint)
         sites.setdefault(case.site, []).append(case)
     if len(sites) < parts:
-        what = f"{len(sites)} sites cannot fill {parts} parts"
-        raise SplitError(what, where=cohort_name, hint="Use fewer folds, or do not split by site")
+        what = f"{len(sites)} site{'' if len(sites) == 1 else 's'} cannot fill {parts} parts"
+        raise SplitError(what, where=cohort_name, hint=_fewer_parts(len(sites), "do not split by site"))
     return sites
+
+
+def _fewer_parts(held: int, otherwise: str) -> str:
+    """What helps where patients or sites do not fill the parts; fewer than three folds there cannot be."""
+    folds = min(held, 5)
+    if folds < 3:
+        return otherwise[0].upper() + otherwise[1:]
+    return f"Split them by kfold in {folds} folds (--folds {folds}; `folds` in an experiment), or {otherwise}"
 
 
 def _deal_groups(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,14 @@ import torch
 
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
+from marble.cohorts.assemble import sorted_classes
 from marble.cohorts.cohort import Case, Cohort
 from marble.cohorts.splits import Split, with_validation
 from marble.errors import InputError
 from marble.experiment.experiment import Experiment
 from marble.experiment.spec import ExperimentSpec, TrainSpec
 from marble.experiment.stock import Stock
-from marble.identifiers import normal
+from marble.identifiers import normal, spelling_key
 from marble.models import model_options
 from marble.specs import unknown_choice
 from marble.targets import SurvivalTime, Target, TargetKind
@@ -47,13 +49,11 @@ def as_bag(features: Any, slide_id: str) -> Bag:
 def collect(bags: Bags, targets: Any, folder: Path, task: str | None, groups: Any) -> Given:
     """Put the bags into a store (below `folder`, unless they are in one) and say what each is to be predicted as."""
     wanted = None if task is None else task_class(task).target_kind
+    if isinstance(bags, BagStore | str | Path):
+        targets, groups = _keyed("targets", targets), _keyed("groups", groups)
     store, ids = _stored(bags, folder, list(targets) if isinstance(targets, Mapping) else None)
     of_bag = {slide: _target(value, slide, wanted) for slide, value in _aligned("targets", targets, ids).items()}
-    patients = (
-        {slide: normal(str(who)) for slide, who in _aligned("groups", groups, ids).items()}
-        if groups is not None
-        else {}
-    )
+    patients = {} if groups is None else _patients(_aligned("groups", groups, ids))
     kind = _kind(of_bag.values())
     if wanted not in (None, kind):
         raise InputError(f"the targets are for {kind}, task is '{task}'")
@@ -73,7 +73,7 @@ def plan_fit(
 ) -> PlannedRun:
     """One planned run. `options` are the model's own and keys of `train`; an unknown one is refused by name."""
     cohort = _cohort(given)
-    held_out = {normal(str(patient)) for patient in test}
+    held_out = {_patient(patient, "test") for patient in test}
     strangers = sorted(held_out - {case.case_id for case in cohort.cases})
     if strangers:
         raise InputError(f"patient '{strangers[0]}' of `test` has no bag")
@@ -110,11 +110,9 @@ def _routed(model: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dic
 
 
 def _stored(bags: Bags, folder: Path, names: list[str] | None) -> tuple[BagStore, list[str]]:
-    if isinstance(bags, BagStore):
-        return bags, names or bags.slide_ids()
-    if isinstance(bags, str | Path):
-        found = BagStore.find(bags)
-        return found, names or found.slide_ids()
+    if isinstance(bags, BagStore | str | Path):
+        found = bags if isinstance(bags, BagStore) else BagStore.find(bags)
+        return found, found.slide_ids() if names is None else _known(names, found)
     named = bags.items() if isinstance(bags, Mapping) else enumerate(bags)
     store, ids = BagStore(folder / "bags"), []
     for name, features in named:
@@ -128,8 +126,42 @@ def _stored(bags: Bags, folder: Path, names: list[str] | None) -> tuple[BagStore
     return store, ids
 
 
+def _known(names: list[Any], store: BagStore) -> list[str]:
+    """The slides that targets are given for, each of which must have a bag."""
+    number = next((name for name in names if not isinstance(name, str)), None)
+    if number is not None:
+        hint = "Read the table with dtype=str: as a number, 0012 is 12"
+        raise InputError(f"slide ids are text, got {number!r}", where="targets", hint=hint)
+    held = set(store.slide_ids())
+    strangers = [name for name in names if name not in held]
+    if strangers:
+        more = f" nor have {len(strangers) - 1} others" if len(strangers) > 1 else ""
+        raise InputError(
+            f"'{strangers[0]}' of targets has no bag{more}", where=store.root, hint="Give slide ids, without endings"
+        )
+    return list(names)
+
+
+def _keyed(what: str, values: Any, ids: Sequence[str] | None = None) -> Any:
+    """A pandas Series by its index, where that holds slide ids, so that its order need not be that of the bags.
+
+    Of bags in a store (`ids` is None) any text is taken for ids; of others, an index that holds every one of theirs.
+    """
+    index = getattr(values, "index", None)
+    if isinstance(values, Mapping) or index is None or callable(index) or not hasattr(values, "to_dict"):
+        return values
+    names = list(index)
+    if not (all(isinstance(name, str) for name in names) if ids is None else set(ids) <= set(names)):
+        return values
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"the index of {what} holds '{twice}' more than once", hint="Keep one row per slide")
+    return values.to_dict()
+
+
 def _aligned(what: str, values: Any, ids: list[str]) -> dict[str, Any]:
-    """{slide: value}, from a mapping or from values in the order of the bags."""
+    """{slide: value}, from a mapping, a Series by slide id, or from values in the order of the bags."""
+    values = _keyed(what, values, ids)
     if isinstance(values, Mapping):
         missing = [slide for slide in ids if slide not in values]
         if missing:
@@ -143,29 +175,69 @@ def _aligned(what: str, values: Any, ids: list[str]) -> dict[str, Any]:
 
 def _target(value: Any, slide: str, wanted: TargetKind | None) -> Target:
     """A class, a follow-up or a number, from what numpy, pandas and people write."""
-    if isinstance(value, SurvivalTime):
-        return value
-    if isinstance(value, np.void | tuple | list | np.ndarray):
-        return _follow_up(list(value.item() if isinstance(value, np.void) else value), slide)
+    if isinstance(value, SurvivalTime | np.void | tuple | list | np.ndarray):
+        return follow_up(value, slide)
     if isinstance(value, np.generic):
         value = value.item()
     if wanted == "regression":
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"a regression target is a number, got {value!r}", where=slide)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InputError(f"a regression target is a finite number, got {value!r}", where=slide)
         return float(value)
+    if _is_gap(value):
+        raise InputError(
+            f"the target is missing ({value!r})", where=slide, hint="Leave the bag out, or give its target"
+        )
     if isinstance(value, float) and not value.is_integer():
         raise InputError(f"target {value!r} is no class", where=slide, hint='Say task="regression" for numbers')
-    if not isinstance(value, Hashable) or value is None:
+    if not isinstance(value, Hashable):
         raise InputError(f"target {value!r} is neither a class, a number nor (time, event)", where=slide)
-    return normal(str(int(value) if isinstance(value, float) else value))
+    return text_of(value)
 
 
-def _follow_up(pair: list[Any], slide: str) -> SurvivalTime:
-    """(time, event), or scikit-survival's (event, time): the event is the one that is true or false."""
+def text_of(value: Any) -> str:
+    """A class or a patient as the text that stands for it in a run: 3, 3.0 and numpy's 3 are "3"."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return normal(str(int(plain) if isinstance(plain, float) and plain.is_integer() else plain))
+
+
+def _is_gap(value: Any) -> bool:
+    """Whether this is what notebooks have where nothing is known: None, NaN, NaT, NA or no text."""
+    if value is None or type(value).__name__ in ("NaTType", "NAType"):
+        return True
+    return math.isnan(value) if isinstance(value, float | np.floating) else not str(value).strip()
+
+
+def _patient(value: Any, where: str) -> str:
+    if _is_gap(value):
+        raise InputError(f"the patient is missing ({value!r})", where=where, hint="Give the patient of every bag")
+    return text_of(value)
+
+
+def _patients(groups: Mapping[str, Any]) -> dict[str, str]:
+    """{slide: patient}; two spellings of one patient are refused, as in a table."""
+    found = {slide: _patient(value, slide) for slide, value in groups.items()}
+    spelt: dict[str, str] = {}
+    for slide, patient in found.items():
+        before = spelt.setdefault(spelling_key(patient), patient)
+        if before != patient:
+            hint = "Write one patient's id in one way"
+            raise InputError(f"patient '{patient}' is '{before}' elsewhere", where=slide, hint=hint)
+    return found
+
+
+def follow_up(value: Any, slide: str) -> SurvivalTime:
+    """From (time, event), or scikit-survival's (event, time): the event is the one that is true or false."""
+    if isinstance(value, SurvivalTime):
+        return value
+    pair = list(value.item() if isinstance(value, np.void) else value)
     if len(pair) != 2:
         raise InputError(f"a follow-up is (time, event), got {len(pair)} values", where=slide)
     first, second = pair
     time, event = (second, first) if isinstance(first, bool | np.bool_) else (first, second)
+    if isinstance(event, np.generic):
+        event = event.item()
+    if not isinstance(event, bool | int | float) or event not in (0, 1):  # bool(nan) and bool("0") are true
+        raise InputError(f"an event is True or False, 1 or 0, got {event!r}", where=slide)
     return SurvivalTime(float(time), bool(event))
 
 
@@ -189,5 +261,5 @@ def _cohort(given: Given) -> Cohort:
                 f"bags of patient '{patient}' have several targets: {', '.join(map(str, sorted(targets, key=str)))}"
             )
         cases.append(Case(patient, tuple(sorted(own)), targets.pop()))
-    classes = tuple(sorted({case.target for case in cases if isinstance(case.target, str)}))
+    classes = sorted_classes({case.target for case in cases if isinstance(case.target, str)})
     return Cohort("python", task_class(given.task).target_kind, tuple(cases), classes)

@@ -21,7 +21,8 @@ from marble.errors import RunError, SpecError
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
 from marble.experiment.stock import Stock
 from marble.experiment.stores import find_store
-from marble.models import COMMON, SMALL_BELOW, Recipe, model_class, model_options, small
+from marble.identifiers import printable
+from marble.models import COMMON, MODELS, SMALL_BELOW, Recipe, check_option, model_class, model_options, small
 from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
@@ -29,6 +30,9 @@ from marble.tasks.registry import task_class
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec, TrainedBy
 from marble.training.run import HeldOut, PlannedRun
 from marble.training.trackers import require
+
+#: what an experiment keeps beside the folders of its models
+_OWN_FOLDERS = ("cohort", "held-out", "report")
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,12 @@ class Experiment:
         twice = [key for key, count in keys.items() if count > 1]
         if twice:
             raise SpecError(f"two models are called '{twice[0]}'", where=path, hint="Give one of them a `label`")
+        _check_folders(spec.name or path.stem, list(keys), path)
         for model in models:
-            valid = sorted(model_options(model.name))
-            for key in (*model.options, *model.choose):
-                if key not in valid:
-                    raise SpecError(unknown_choice(f"option of model '{model.name}'", key, valid), where=path)
+            if model.name not in MODELS:
+                raise SpecError(unknown_choice("model", model.name, list(MODELS)), where=path)
+            for key, value in (*model.options.items(), *((key, v) for key, vs in model.choose.items() for v in vs)):
+                check_option(model.name, key, value, where=path)
         return Experiment(spec, spec.name or path.stem, path.resolve().parent)
 
     def cohort(self, out: Path) -> Cohort:
@@ -298,6 +303,23 @@ def _variants(model: ModelSpec) -> list[tuple[str, dict[str, Any]]]:
          {**model.options, **dict(zip(names, values, strict=True))})
         for values in combinations
     ]  # fmt: skip
+
+
+def _check_folders(name: str, keys: Sequence[str], path: Path) -> None:
+    """Refuse names that are no folder of their own below `--out`: elsewhere, another model's, or the report's."""
+    if name.startswith(".") or any(each in "/\\" or not each.isprintable() for each in name):
+        hint = "Give a `name` without slashes that does not start with a point"
+        raise SpecError(f"the experiment's folder cannot be called '{printable(name)}'", where=path, hint=hint)
+    taken = {own: f"the experiment's folder '{own}'" for own in _OWN_FOLDERS}
+    for key in keys:
+        folder = _folder(key).casefold()  # there are file systems that do not tell a from A
+        if folder.startswith("."):
+            hint = "Give a `label` that starts with a letter or a digit"
+            raise SpecError(f"a model's folder cannot be called '{printable(key)}'", where=path, hint=hint)
+        if folder in taken:
+            what = f"the runs of model '{printable(key)}' would lie in {taken[folder]}"
+            raise SpecError(what, where=path, hint="Give it another `label`")
+        taken[folder] = f"the folder of model '{printable(key)}'"
 
 
 def _folder(key: str) -> str:

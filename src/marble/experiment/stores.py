@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from marble import storage
+from marble.bags.provenance import Provenance
 from marble.bags.store import BagStore
 from marble.errors import InputError
 
@@ -13,9 +15,9 @@ def find_store(root: Path, magnifications: tuple[float, ...] | None = None, enco
     """The store at `root`, or the one of several below it that holds these magnifications and this encoder."""
     storage.pull(root)
     candidates = [root] if (root / "store.json").exists() else sorted(p.parent for p in root.glob("*/store.json"))
+    held = {path: BagStore(path).common() for path in candidates}
     fitting = []
-    for path in candidates:
-        common = BagStore(path).common()
+    for path, common in held.items():
         have = tuple(sorted(level.magnification for level in common.levels))
         names = {one.name for one in common.encoders}
         if magnifications is not None and have and have != tuple(sorted(magnifications)):
@@ -27,6 +29,22 @@ def find_store(root: Path, magnifications: tuple[float, ...] | None = None, enco
         return BagStore(fitting[0])
     if not candidates:
         raise InputError("no bags here", where=root, hint="Make them with `marble extract` or `marble import`")
-    found = ", ".join(str(path.name) for path in (fitting or candidates))
-    what = "several stores fit" if fitting else f"no store holds magnifications {magnifications}, encoder {encoder}"
-    raise InputError(f"{what}: {found}", where=root, hint="Name one of them in bags.store")
+    found = "; ".join(f"{path.name} {_content(held[path])}".strip() for path in (fitting or candidates))
+    if fitting:
+        raise InputError(f"several stores fit: {found}", where=root, hint="Name one of them in `bags.store`")
+    asked = [f"magnifications {_numbers(magnifications)}"] if magnifications is not None else []
+    asked += [f"encoder {encoder}"] if encoder is not None else []
+    hint = "Ask for what a store holds with `bags.magnifications` and `bags.encoder`, or extract it"
+    raise InputError(f"no store holds {' and '.join(asked)}: {found}", where=root, hint=hint)
+
+
+def _content(common: Provenance) -> str:
+    """What a store says of itself, in brackets."""
+    levels = _numbers([level.magnification for level in common.levels])
+    parts = [f"magnifications {levels}"] if levels else []
+    parts += [", ".join(sorted({one.name for one in common.encoders}))] if common.encoders else []
+    return f"({' of '.join(parts)})" if parts else ""
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

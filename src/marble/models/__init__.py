@@ -3,7 +3,7 @@
 from marble.models.base import BagModel, Output, Side
 from marble.models.originals.weights import load_reference
 from marble.models.recipe import COMMON, SMALL_BELOW, Recipe, small
-from marble.models.registry import MODELS, build, list_models, model_class, model_options
+from marble.models.registry import MODELS, build, check_option, list_models, model_class, model_options
 
 __all__ = [
     "COMMON",
@@ -14,6 +14,7 @@ __all__ = [
     "Recipe",
     "Side",
     "build",
+    "check_option",
     "list_models",
     "load_reference",
     "model_class",

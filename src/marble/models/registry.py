@@ -6,7 +6,9 @@ Adding a model is one file and one line in `MODELS`; the contract test then cove
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from marble.errors import InputError
 from marble.models.base import BagModel
@@ -60,10 +62,25 @@ def model_options(name: str) -> dict[str, Any]:
     }
 
 
+def check_option(name: str, key: str, value: Any, where: object = None) -> None:
+    """Refuse an option that the model does not have, or a value of another type than its `__init__` says."""
+    valid = sorted(model_options(name))
+    if key not in valid:
+        raise InputError(unknown_choice(f"option of model '{name}'", key, valid), where=where)
+    hint = get_type_hints(model_class(name).__init__)[key]
+    given = tuple(value) if isinstance(value, list) else value  # TOML has no tuples
+    try:
+        TypeAdapter(hint).validate_python(given, strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        if any(fault["type"] == "literal_error" for fault in faults):
+            return  # a choice: the model itself says which there are
+        what = f"option '{key}' of model '{name}': {faults[0]['msg']} (got {value!r})"
+        raise InputError(what, where=where) from None
+
+
 def build(name: str, dim: int, outputs: int, **options: Any) -> BagModel:
-    """Build a model; an option it does not have is refused by name, with those it has."""
-    valid = model_options(name)
-    for key in options:
-        if key not in valid:
-            raise InputError(unknown_choice(f"option of model '{name}'", key, sorted(valid)))
+    """Build a model; an option it does not have, or of another type, is refused by name."""
+    for key, value in options.items():
+        check_option(name, key, value)
     return model_class(name)(dim, outputs, **options)
