@@ -1,0 +1,112 @@
+"""Installs the project for development, every file compared with `lock.txt`: `python -m tests.supply.install`.
+
+What is needed is read from `pyproject.toml` and then from the packages themselves, as they arrive: a CPU build of torch
+needs no CUDA libraries, another machine needs others. Whatever the lock does not know is named and constrained alone.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from pip._vendor.packaging.requirements import Requirement
+from pip._vendor.packaging.utils import canonicalize_name
+
+from tests.supply.pins import CONSTRAINTS, LOCK, ROOT, Pin, of_this_machine, read
+
+Need = tuple[str, frozenset[str]]  # a package and the extras that are asked of it
+#: what builds this package and the one that comes as source; pip takes them as they are, and fetches no others
+BUILD = ("editables", "hatchling", "setuptools")
+PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-build-isolation")
+
+
+def main() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lock = of_this_machine(read(LOCK))
+    for wanted in (BUILD, list(own_requirements(project, "dev"))):
+        complete(wanted, lock, _pip)
+    _pip("--no-deps", "--editable", str(ROOT))
+
+
+def own_requirements(project: dict[str, object], extra: str) -> Iterator[str]:
+    """What the project asks for, with an extra and the extras that this one names."""
+    groups = project["optional-dependencies"]
+    assert isinstance(groups, dict)
+    lines = project["dependencies"]
+    assert isinstance(lines, list)
+    todo = [*lines, *groups[extra]]
+    while todo:
+        line = todo.pop(0)
+        need = Requirement(line)
+        if canonicalize_name(need.name) == project["name"]:
+            todo += [one for name in sorted(need.extras) for one in groups[name]]
+        else:
+            yield line
+
+
+def complete(wanted: Iterable[str], lock: dict[str, Pin], pip: Callable[..., None]) -> None:
+    """Install what is wanted, then what that needs, until nothing is missing."""
+    wanted, before = list(wanted), set[str]()
+    while missing := missing_here(wanted, lock):
+        if set(missing) == before:
+            raise SystemExit(f"pip installed these, and yet they are not here: {', '.join(sorted(before))}")
+        before = set(missing)
+        with tempfile.TemporaryDirectory() as folder:
+            listed = Path(folder) / "wanted.txt"
+            known = [lock[name] for name in sorted(missing) if name in lock]
+            listed.write_text("".join(f"{pin.line()}\n" for pin in known))
+            if known:
+                pip("--no-deps", "--require-hashes", "--requirement", str(listed))
+        unknown = sorted(set(missing) - set(lock))
+        if unknown:
+            sys.stdout.write(f"not in {LOCK.name}, so installed without a hash to compare: {', '.join(unknown)}\n")
+            pip("--no-deps", "--constraint", str(CONSTRAINTS), *(missing[name] for name in unknown))
+
+
+def missing_here(wanted: Iterable[str], lock: dict[str, Pin]) -> dict[str, str]:
+    """By name, the requirements of what is wanted, and of what is installed of it, that are not met."""
+    missing: dict[str, str] = {}
+    todo: list[tuple[str, frozenset[str]]] = [(line, frozenset()) for line in wanted]
+    seen: set[Need] = set()
+    while todo:
+        line, extras = todo.pop()
+        need = Requirement(line)
+        if need.marker and not any(need.marker.evaluate({"extra": extra}) for extra in extras or [""]):
+            continue
+        name = canonicalize_name(need.name)
+        key = (name, frozenset(need.extras))
+        found = _installed(name)
+        if found is None or not _is_right(found, need, lock.get(name)):
+            missing[name] = f"{name}{need.specifier}"
+        elif key not in seen:
+            seen.add(key)
+            todo += [(one, key[1]) for one in found.requires or ()]
+    return missing
+
+
+def _is_right(found: Distribution, need: Requirement, pin: Pin | None) -> bool:
+    """The locked version, of which a local build (2.13.0+cpu) is one; without a lock, any that is asked for."""
+    wanted = Requirement(f"{pin.name}=={pin.version}") if pin else need
+    return wanted.specifier.contains(found.version, prereleases=True)
+
+
+def _installed(name: str) -> Distribution | None:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _pip(*arguments: str) -> None:
+    done = subprocess.run([*PIP, *arguments], check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()
