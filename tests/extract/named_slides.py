@@ -39,7 +39,8 @@ def write_tiff(path: Path, seed: int) -> None:
     with tifffile.TiffWriter(path) as tiff:
         tiff.write(
             _drawn(path, seed), tile=(256, 256), compression="zlib", photometric="rgb", metadata=None,
-            description=about, resolution=(2e4, 2e4), resolutionunit="CENTIMETER", software=canary("software"), extratags=tags,
+            description=about, resolution=(2e4, 2e4), resolutionunit="CENTIMETER",
+            software=canary("software"), extratags=tags,
         )  # fmt: skip
         label = np.full((64, 64, 3), 7, np.uint8)
         tiff.write(label, photometric="rgb", metadata=None, description=f"label {canary('label')}", subfiletype=1)

@@ -25,7 +25,8 @@ NAMES = (
     unicodedata.normalize("NFC", "é.tiff"), unicodedata.normalize("NFD", "é.tiff"),
     "new\nline.tiff", "tab\tbed.tiff", "-leading.tiff", "--store=elsewhere.tiff", "..tiff", "...tiff", ".hidden.tiff",
     "a" * 250 + ".tiff", "é" * 125 + ".tiff", "with space .tiff", "trailing..tiff", "quote'\".tiff",
-    "$(touch pwned).tiff", "`touch pwned`;.tiff", "%2e%2e%2f.tiff", "CON.tiff", "=1+1.tiff", "\u202etxt.ffit.tiff", "back\\slash.tiff",
+    "$(touch pwned).tiff", "`touch pwned`;.tiff",
+    "%2e%2e%2f.tiff", "CON.tiff", "=1+1.tiff", "\u202etxt.ffit.tiff", "back\\slash.tiff",
     "\x1b[31mred.tiff", "a*?[b].tiff",
 )  # fmt: skip
 
