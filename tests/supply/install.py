@@ -1,4 +1,4 @@
-"""Installs the project for development, every file compared with `lock.txt`: `python -m tests.supply.install`.
+"""Installs what an extra needs, every file compared with `lock.txt`: `python -m tests.supply.install dev`.
 
 What is needed is read from `pyproject.toml` and then from the packages themselves, as they arrive: a CPU build of torch
 needs no CUDA libraries, another machine needs others. Whatever the lock does not know is named and constrained alone.
@@ -11,6 +11,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -25,12 +26,26 @@ BUILD = ("editables", "hatchling", "setuptools")
 PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-build-isolation")
 
 
-def main() -> None:
+def main(extra: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lock = of_this_machine(read(LOCK))
-    for wanted in (BUILD, list(own_requirements(project, "dev"))):
+    take_local_build("torch", lock, _try_pip)
+    for wanted in (BUILD, own_requirements(project, extra)):
         complete(wanted, lock, _pip)
-    _pip("--no-deps", "--editable", str(ROOT))
+    if _installed(project["name"]) is None or extra == "dev":
+        _pip("--no-deps", "--editable", str(ROOT))
+
+
+def take_local_build(name: str, lock: dict[str, Pin], pip: Callable[..., None]) -> None:
+    """Install a package from the folders that pip was told of, if one of its locked files lies there.
+
+    Asked for by hash, pip prefers a file of an index, whose hash it is told, to one that it would have to read: a CPU
+    build of torch that lies beside it would never be taken, and its CUDA libraries are gigabytes.
+    """
+    if name in missing_here([name], lock):
+        # where nothing lies there, or nothing that the lock knows, the index has it
+        with suppress(subprocess.CalledProcessError):
+            _install_locked([lock[name]], pip, "--no-index")
 
 
 def own_requirements(project: dict[str, object], extra: str) -> Iterator[str]:
@@ -56,16 +71,20 @@ def complete(wanted: Iterable[str], lock: dict[str, Pin], pip: Callable[..., Non
         if set(missing) == before:
             raise SystemExit(f"pip installed these, and yet they are not here: {', '.join(sorted(before))}")
         before = set(missing)
-        with tempfile.TemporaryDirectory() as folder:
-            listed = Path(folder) / "wanted.txt"
-            known = [lock[name] for name in sorted(missing) if name in lock]
-            listed.write_text("".join(f"{pin.line()}\n" for pin in known))
-            if known:
-                pip("--no-deps", "--require-hashes", "--requirement", str(listed))
+        known = [lock[name] for name in sorted(missing) if name in lock]
+        if known:
+            _install_locked(known, pip)
         unknown = sorted(set(missing) - set(lock))
         if unknown:
             sys.stdout.write(f"not in {LOCK.name}, so installed without a hash to compare: {', '.join(unknown)}\n")
             pip("--no-deps", "--constraint", str(CONSTRAINTS), *(missing[name] for name in unknown))
+
+
+def _install_locked(pins: list[Pin], pip: Callable[..., None], *options: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        listed = Path(folder) / "wanted.txt"
+        listed.write_text("".join(f"{pin.line()}\n" for pin in pins))
+        pip("--no-deps", "--require-hashes", *options, "--requirement", str(listed))
 
 
 def missing_here(wanted: Iterable[str], lock: dict[str, Pin]) -> dict[str, str]:
@@ -108,5 +127,10 @@ def _pip(*arguments: str) -> None:
         raise SystemExit(done.returncode)
 
 
+def _try_pip(*arguments: str) -> None:
+    """As above, but a failure is no news."""
+    subprocess.run([*PIP, *arguments], check=True, capture_output=True)
+
+
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -17,7 +17,7 @@ from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 
 from marble.floors import FLOORS
-from tests.supply.install import PIP, complete, missing_here, own_requirements
+from tests.supply.install import PIP, complete, missing_here, own_requirements, take_local_build
 from tests.supply.lock import _is_of
 from tests.supply.pins import CONSTRAINTS, LOCK, ROOT, Pin, read
 
@@ -120,6 +120,26 @@ def test_a_file_with_one_changed_byte_is_not_installed(shop: Shop) -> None:
         complete(["lock-changed"], {"lock-changed": Pin("lock-changed", "1.0", "", (known,))}, shop.pip)
     assert "DO NOT MATCH THE HASHES" in shop.said
     assert list(shop.home.iterdir()) == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_build_that_lies_beside_pip_is_taken_if_the_lock_knows_it(shop: Shop, known: bool) -> None:
+    told = wheel(shop.shelf, "lock-local")
+    asked: list[tuple[str, ...]] = []
+
+    def pip(*arguments: str) -> None:
+        asked.append(arguments)
+        try:
+            shop.pip(*arguments)
+        except SystemExit:
+            raise subprocess.CalledProcessError(1, "pip") from None
+
+    lock = {"lock-local": Pin("lock-local", "1.0", "", (told if known else "0" * 64,))}
+    take_local_build("lock-local", lock, pip)
+    assert (missing_here(["lock-local"], lock) == {}) is known
+    assert "--no-index" in asked[0]
+    take_local_build("lock-local", lock, pip)
+    assert len(asked) == 2 - known  # what is there is not asked for again
 
 
 def test_what_the_lock_does_not_know_is_named(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
