@@ -84,18 +84,7 @@ def _account(cohort: Cohort, records: Mapping[str, BagRecord], damaged: Mapping[
     slides = {reason: count for reason, count in sorted(reasons.items()) if count}
     patients = sum(item.slides == 0 for item in cohort.excluded)
     counts: dict[str, Any] = {"in": used + sum(slides.values()), "used": used, "excluded": slides}
-    unverified = sum(_is_unverified(record) for record in records.values())
-    return (
-        counts
-        | ({"patients_without_slides": patients} if patients else {})
-        | ({"unverified": unverified} if unverified else {})
-    )
-
-
-def _is_unverified(record: BagRecord) -> bool:
-    """Whether its bag was made from a slide file that no manifest vouched for; imported features have no file."""
-    slide = record.provenance.slide if record.provenance is not None else None
-    return record.status == "ok" and slide is not None and slide.sha256 is not None and not slide.verified
+    return counts | ({"patients_without_slides": patients} if patients else {})
 
 
 def _used_by_finished(runs: Path) -> dict[str, Path]:

@@ -110,8 +110,7 @@ class Results:
     def accounting(self) -> dict[str, Any]:
         """Slides in = used + excluded by reason; the same for every run, or the report refuses."""
         counts = [repeat.record["about"]["slides"] for model in self.models for repeat in model.repeats]
-        account = [tuple(count[key] for key in ("in", "used", "excluded")) for count in counts]
-        if any(other != account[0] for other in account):
+        if any(count != counts[0] for count in counts):
             raise RunError("runs of one table were made from different slides", where=self.experiment)
         first: dict[str, Any] = counts[0]
         if first["in"] != first["used"] + sum(first["excluded"].values()):
