@@ -16,22 +16,23 @@ OPENSEADRAGON := src/marble/viewer/static/vendor/openseadragon.min.js
 # The usual options but for the fixed order.
 RANDOM_ORDER := -q --strict-markers --strict-config -p no:cacheprovider -m 'not slow and not reliability and not browser'
 
-.PHONY: help setup demo test coverage random-test house tutorials check bench docs browser-test reliability slow-test triton-test sanitize clean
+.PHONY: help setup lock demo test coverage random-test house tutorials check bench docs browser-test reliability slow-test triton-test sanitize clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The stamp holds the hash of everything an install depends on, so a second `make setup` is instant
-# and a change to pyproject.toml, the lock or the interpreter is never missed.
+# and a change to pyproject.toml, the lock or the interpreter is never missed. Every file that pip fetches is compared
+# with the lock's hashes; `make lock` writes the lock anew after a change of constraints.txt.
 setup: ## create .venv and install (instant when nothing changed)
-	@want=$$( (cat pyproject.toml constraints.txt hatch_build.py src/marble/version.py src/marble/native/*.?pp; $(PYTHON) --version) \
+	@want=$$( (cat pyproject.toml constraints.txt lock.txt tests/supply/pins.py tests/supply/install.py hatch_build.py src/marble/version.py src/marble/native/*.?pp; $(PYTHON) --version) \
 	  | $(PYTHON) -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())'); \
 	if [ "$$(cat $(STAMP) 2>/dev/null)" != "$$want" ]; then \
 	  set -e; \
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "MARBLE needs Python 3.11 or newer: make setup PYTHON=python3.12")'; \
 	  [ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV); \
-	  $(BIN)/python -m pip install --quiet --no-compile --prefer-binary -c constraints.txt -e '.[dev]'; \
+	  $(BIN)/python -m tests.supply.install dev; \
 	  echo "$$want" > $(STAMP); \
 	fi
 	@if command -v npm >/dev/null; then $(MAKE) --silent --no-print-directory $(OPENSEADRAGON); fi
@@ -42,6 +43,9 @@ $(OPENSEADRAGON): web/package-lock.json
 	@mkdir -p $(@D)
 	@cp web/node_modules/openseadragon/LICENSE.txt $(@D)/openseadragon.LICENSE.txt
 	@cp web/node_modules/openseadragon/build/openseadragon/openseadragon.min.js $@
+
+lock: setup ## write lock.txt anew from constraints.txt, with the hashes of the files that pip finds
+	$(BIN)/python -m tests.supply.lock
 
 demo: setup ## made-up slides -> bags -> runs -> report, then print where it is
 	$(BIN)/marble demo --out $(DEMO)
@@ -93,7 +97,7 @@ bench: setup ## speed and memory as ratios against peers and limits
 	$(BIN)/marble bench model --json bench-out/model.json
 
 docs: setup ## the documentation site, into site/
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m tests.supply.install docs
 	$(BIN)/mkdocs build --strict
 
 # Gates that held are not run again until sources change, so a run that was stopped goes on: make reliability GATES=A1,B4
@@ -125,7 +129,7 @@ sanitize: setup ## the kernels' tests with the address and undefined-behaviour s
 browser-test: setup ## the viewer in a real browser
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install -y chromium; } \
 	  || { echo "Install your system's Chromium first"; exit 1; }
-	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m tests.supply.install browser
 	@[ -d web/node_modules/axe-core ] || npm ci --prefix web --ignore-scripts --no-audit --no-fund --silent
 	$(BIN)/python -m pytest -m browser --timeout 600
 

@@ -8,10 +8,11 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
+
+from marble.floors import FLOORS, how_to_install, installed, is_older
 
 
 @dataclass(frozen=True)
@@ -61,20 +62,24 @@ def _machine() -> Iterator[Check]:
     yield Check("cores", "ok", str(os.cpu_count()))
 
 
-FLOORS = {"torch": (2, 8), "safetensors": (0, 5), "openslide-python": (1, 4), "pydantic": (2, 10), "numpy": (2, 0)}
+#: what MARBLE cannot do without, and the oldest that it works with; those with known holes are in :mod:`marble.floors`
+NEEDED = {"openslide-python": "1.4", "pydantic": "2.10", "numpy": "2.0"}
 
 
 def _packages() -> Iterator[Check]:
-    for name, floor in FLOORS.items():
-        try:
-            found = version(name)
-        except PackageNotFoundError:
-            yield Check(name, "fault", "not installed", "Run `make setup`")
+    needed = {name: FLOORS[name] for name in ("torch", "safetensors")} | NEEDED
+    for name in [*needed, "starlette", "ray"]:
+        floor, found = needed.get(name) or FLOORS[name], installed(name)
+        if found is None:
+            if name in needed:
+                yield Check(name, "fault", "not installed", "Run `make setup`")
             continue
-        parts = tuple(int(part) for part in found.split("+")[0].split(".")[:2])
-        old = parts < floor
-        advice = f"Needs {'.'.join(map(str, floor))} or newer; run `make setup`" if old else ""
-        yield Check(name, "fault" if old else "ok", found, advice, "packages")
+        old = is_older(found, floor)
+        yield Check(name, "fault" if old else "ok", found, _newer(name, floor) if old else "", "packages")
+
+
+def _newer(name: str, floor: str) -> str:
+    return f"Needs {floor} or newer: " + (how_to_install(name) if name in FLOORS else "run `make setup`")
 
 
 def _compute() -> Iterator[Check]:
@@ -96,7 +101,11 @@ def _slides() -> Iterator[Check]:
     try:
         from marble.slides.readers.openslide import library_version
 
-        yield Check("OpenSlide", "ok", library_version())
+        found = library_version()
+        old = is_older(found, FLOORS["OpenSlide"])
+        yield Check(
+            "OpenSlide", "fault" if old else "ok", found, _newer("OpenSlide", FLOORS["OpenSlide"]) if old else ""
+        )
     except (ImportError, OSError) as error:
         yield Check("OpenSlide", "fault", str(error), "Install openslide-bin: `pip install openslide-bin`")
 

@@ -95,9 +95,11 @@ def publish_directory(path: str | Path, fill: Callable[[Path], object]) -> Path:
         _sweep_once(target.parent)
         part.mkdir()
         fill(part)
-        for file in sorted(part.rglob("*")):
-            if file.is_file():
-                with open(file, "rb") as handle:
+        for below in sorted(part.rglob("*"), reverse=True):  # what is in a folder comes before the folder
+            if below.is_dir():
+                _fsync_directory(below)
+            else:
+                with open(below, "rb") as handle:
                     os.fsync(handle.fileno())
         _fsync_directory(part)
         tags = {name: storage.put(target / name, part / name) for name in _records_last(part)}

@@ -113,6 +113,8 @@ def test_an_item_is_named_once() -> None:
     assert terminal.blamed("a/b.svs", "a/b.svs: no\nsuch file") == "a/b.svs: no such file"
     assert terminal.blamed("a/b.svs", "no such file") == "a/b.svs: no such file"
     assert terminal.blamed("a/b.svs", "b.svs: no such file") == "a/b.svs: no such file"
+    assert terminal.blamed("a/b.tif", "also that of a/b.tiff; rename it") == "a/b.tif: also that of a/b.tiff; rename it"
+    assert terminal.blamed("a/b.tif", "cannot write a/b.tif. Choose another") == "cannot write a/b.tif. Choose another"
 
 
 @pytest.mark.parametrize(

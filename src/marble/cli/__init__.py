@@ -84,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         signal.signal(signal.SIGTERM, _end)
     verb = given[0] if given[0] in VERBS else None
     try:
+        if verb not in (None, "doctor") and not {"-h", "--help"} & set(given):
+            _refuse_old_packages()
         code = assemble(verb)(given, prog_name="marble", standalone_mode=False)
     except BrokenPipeError:  # whoever read our output has gone, as `head` does
         sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115  for the interpreter's last flush
@@ -97,6 +99,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         typer.secho(line, err=True, fg=typer.colors.RED)
         sys.exit(code)
     sys.exit(code if isinstance(code, int) else OK)
+
+
+def _refuse_old_packages() -> None:
+    """Those that every verb may need; the others are looked at where they are used."""
+    from marble.floors import installed, refuse_older
+
+    for name in ("torch", "safetensors"):
+        refuse_older(name, installed(name))
 
 
 def _end(*_: object) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -181,7 +182,8 @@ def few(names: Sequence[str]) -> str:
 def blamed(name: str, reason: str) -> str:
     """One line: which item, and why; the item is named once."""
     text = " ".join(reason.split()).removeprefix(f"{PurePath(name).name}: ")
-    return text if name in text else f"{name}: {text}"
+    named = re.search(rf"{re.escape(name)}(?![\w-]|\.\w)", text)  # a.tif is not named where a.tiff is
+    return text if named else f"{name}: {text}"
 
 
 def size(count: float) -> str:

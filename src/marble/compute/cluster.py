@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from marble import storage
 from marble.compute.executor import Done, Failed, Item, Result, describe
 from marble.errors import InputError, UnavailableError
+from marble.floors import refuse_older
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -230,6 +231,7 @@ def _import_ray() -> ModuleType:
         import ray
     except ImportError:
         raise UnavailableError("Ray is not installed", hint="Install it with pip install 'marble-wsi[ray]'") from None
+    refuse_older("ray", ray.__version__)
     return ray
 
 

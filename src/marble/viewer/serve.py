@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from marble.errors import UnavailableError
+from marble.floors import installed, refuse_older
 from marble.viewer.assets import LIBRARY, STATIC
 from marble.viewer.security import check_bind, is_loopback
 
@@ -25,6 +26,7 @@ def serve(
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise UnavailableError(f"{', '.join(missing)} not installed", hint="pip install 'marble-wsi[viewer]'")
+    refuse_older("starlette", installed("starlette"))
     import uvicorn
 
     from marble.devices import choose, describe

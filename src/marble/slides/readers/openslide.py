@@ -12,6 +12,7 @@ import numpy as np
 import openslide
 
 from marble.errors import SlideError
+from marble.floors import refuse_older
 from marble.slides.mpp import PixelSizeClues, tiff_resolution
 from marble.slides.readers.planes import WHITE, Mask, Pixels
 
@@ -22,6 +23,7 @@ _OPAQUE = 255
 
 def openslide_vendor(path: Path) -> str | None:
     """The format's name if OpenSlide knows it."""
+    refuse_older("OpenSlide", library_version())
     try:
         vendor: str | None = openslide.OpenSlide.detect_format(path)
     except openslide.OpenSlideError as error:
