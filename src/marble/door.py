@@ -39,7 +39,7 @@ def fit(
     groups: Any = None,
     folder: str | Path | None = None,
     validation: float = 0.2,
-    test: Iterable[str] = (),
+    test: Iterable[Any] = (),
     seed: int = 0,
     threads: int = 1,
     **options: Any,

@@ -6,7 +6,7 @@ A `Mark` stands in the queue behind what was queued; only who waits for it waits
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class CudaLane:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.incoming = torch.cuda.Stream(device)
+        self.incoming = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype).pin_memory()
@@ -61,7 +61,7 @@ class CudaLane:
         return mark
 
     def compute(self, forward: Callable[[Tensor], Tensor], given: Tensor, after: Mark) -> Tensor:
-        torch.cuda.current_stream(self.device).wait_event(after)
+        torch.cuda.current_stream(self.device).wait_event(cast(torch.cuda.Event, after))
         return forward(given)
 
     def download(self, source: Tensor, target: Tensor) -> Mark:

@@ -66,7 +66,7 @@ def plan_fit(
     *,
     model: str,
     validation: float,
-    test: Iterable[str],
+    test: Iterable[Any],
     seed: int,
     threads: int,
     options: Mapping[str, Any],

@@ -8,13 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from marble.encoders import Encoder
+from marble.encoders.encoder import Tiles, Tokens
 from marble.encoders.feed import SETS, Feed, Take
 
-Tiles, Tokens = NDArray[np.uint8], NDArray[np.float32]
 Name = TypeVar("Name")
 _Asked = tuple[Tiles, "Future[Tokens]"]
 

@@ -207,7 +207,7 @@ def test_the_scan_of_accelerators_launches_little() -> None:
             return func(*args, **(kwargs or {}))
 
     rows = torch.zeros(8192, 1)
-    with Count():
+    with Count():  # type: ignore[no-untyped-call]
         scan_blocked.scan_forwards(rows, rows.clone())
     assert launched <= 60
 

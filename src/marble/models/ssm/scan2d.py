@@ -74,7 +74,7 @@ class _SelectiveScan2d(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> Tensor:
         height, width = x.shape[:2]
         A_T = A.T.contiguous()  # (n, d)
-        ctx.blocks = blocks = _Blocks.of(height, width, *A.shape, takes_blocks(x))
+        ctx.blocks = blocks = _Blocks.of(height, width, A.shape[0], A.shape[1], takes_blocks(x))
         above = A.new_zeros(len(blocks.rows), width, *A_T.shape)  # the row of states above each block of rows
         y = torch.empty_like(x)
         for c in blocks.channels:

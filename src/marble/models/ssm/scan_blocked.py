@@ -21,7 +21,7 @@ def scan_forwards(decay: Tensor, state: Tensor) -> None:
     done = 1
     if blocks > 1:
         done = blocks * BLOCK
-        a, h = (rows[:done].unflatten(0, (blocks, BLOCK)) for rows in (decay, state))  # (blocks, BLOCK, ...)
+        a, h = (_cut(rows[:done], blocks) for rows in (decay, state))  # (blocks, BLOCK, ...)
         ends = h[:, 0]
         for k in range(1, BLOCK):
             ends = torch.addcmul(h[:, k], a[:, k], ends)
@@ -39,7 +39,7 @@ def scan_backwards(decay: Tensor, adjoint: Tensor) -> None:
     left = tokens - 1
     if blocks > 1:
         left = tokens - blocks * BLOCK
-        a, g = (rows[left:].unflatten(0, (blocks, BLOCK)) for rows in (decay, adjoint))  # (blocks, BLOCK, ...)
+        a, g = (_cut(rows[left:], blocks) for rows in (decay, adjoint))  # (blocks, BLOCK, ...)
         starts = g[:, -1]
         for k in reversed(range(BLOCK - 1)):
             starts = torch.addcmul(g[:, k], a[:, k], starts)
@@ -49,3 +49,8 @@ def scan_backwards(decay: Tensor, adjoint: Tensor) -> None:
             g[:, k].addcmul_(a[:, k], g[:, k + 1])
     for t in reversed(range(left)):
         adjoint[t].addcmul_(decay[t], adjoint[t + 1])
+
+
+def _cut(rows: Tensor, blocks: int) -> Tensor:
+    """(blocks * BLOCK, ...) -> (blocks, BLOCK, ...), of the same memory."""
+    return rows.view(blocks, BLOCK, *rows.shape[1:])
