@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import signal
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 from marble.bags.augment import generator
 from marble.bags.bag import Bag
 from marble.models import COMMON, build
-from marble.training.precision import Precision
+from marble.training.precision import WITHOUT_NARROW, Precision, cpu_outlives
 from tests.bags.making import random_bag
 
 #: relative errors that docs/how-to/gpu.md states; a bfloat16 number has 8 bits, so one product is off by up to 2**-8
@@ -58,3 +60,16 @@ def test_bfloat16_projections_stay_within_the_stated_error(backend: str, monkeyp
 
 def test_float32_has_all_its_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(errors("float32", "batched", monkeypatch)) < EXACT
+
+
+def test_a_machine_on_which_narrow_products_end_a_program_trains_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = subprocess.CompletedProcess([], returncode=-signal.SIGILL)
+    monkeypatch.setattr("marble.training.precision.subprocess.run", lambda *given, **how: died)
+    cpu_outlives.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="asks for bfloat16, but a product in it ends a program"):
+            how = Precision(replace(COMMON, precision="bfloat16"), torch.device("cpu"))
+    finally:
+        cpu_outlives.cache_clear()
+    assert how.used == "float32"
+    assert how.notes == [WITHOUT_NARROW.format(precision="bfloat16")]
