@@ -147,6 +147,8 @@ baselines = []
 [train]
 recipe = "common"
 standardise = true
+linear_term = true
+share_folds = 2
 optimizer = "lookahead-adam"
 lr = 1e-3
 betas = [0.8, 0.9]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, get_type_hints
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from marble.errors import InputError
@@ -68,7 +69,9 @@ def check_option(name: str, key: str, value: Any, where: object = None) -> None:
     if key not in valid:
         raise InputError(unknown_choice(f"option of model '{name}'", key, valid), where=where)
     hint = get_type_hints(model_class(name).__init__)[key]
-    given = tuple(value) if isinstance(value, list) else value  # TOML has no tuples
+    # TOML has no tuples, torch's sizes are some, and notebooks have numpy's numbers
+    given = tuple(value) if isinstance(value, list | tuple) else value
+    given = given.item() if isinstance(given, np.generic) else given
     try:
         TypeAdapter(hint).validate_python(given, strict=True)
     except ValidationError as error:
