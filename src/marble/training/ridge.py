@@ -21,6 +21,8 @@ RowsLoss = Callable[[Tensor, Tensor], Tensor]
 
 #: strengths tried, times the number of features: from hardly any to next to nothing left
 STRENGTHS = tuple(10 ** (power / 2) for power in range(6, -7, -1))
+#: so many worse ones after the best so far, and weaker ones are not tried: their fits take longest, and help nobody
+PATIENCE = 4
 
 
 @dataclass(frozen=True)
@@ -46,18 +48,25 @@ def solve(
     rows, features = x.shape
     z, back = _own_space(x)
     everyone = torch.arange(rows)
-    strengths = [strength * features for strength in STRENGTHS]
-    scores: dict[float, list[float]] = {strength: [] for strength in strengths}  # one of each fold
-    for fold in folds:
-        kept = everyone[~torch.isin(everyone, fold)]
-        start = None
-        for strength in strengths:  # from strong to weak: each starts where the one before it ended
-            start = _fit(z, kept, loss, outputs, intercept, strength, start)
-            logits = _logits(z, start, outputs, intercept)
-            scores[strength].append(float(loss(everyone, logits)) - float(loss(kept, logits[kept])))
-    best = min(strengths, key=lambda strength: sum(scores[strength]))  # the first, so the strongest, of equals
-    if careful and _as_good(scores[strengths[0]], scores[best]):
-        best = strengths[0]
+    kept = [everyone[~torch.isin(everyone, fold)] for fold in folds]
+    at: list[np.ndarray | None] = [None for _ in folds]
+    scores: dict[float, list[float]] = {}  # one of each fold
+    best, rising = 0.0, 0
+    for strength in (strength * features for strength in STRENGTHS):  # each starts where the one before it ended
+        scores[strength] = []
+        for k, rest in enumerate(kept):
+            at[k] = found = _fit(z, rest, loss, outputs, intercept, strength, at[k])
+            logits = _logits(z, found, outputs, intercept)
+            scores[strength].append(float(loss(everyone, logits)) - float(loss(rest, logits[rest])))
+        if best == 0 or sum(scores[strength]) < sum(scores[best]):  # the first, so the strongest, of equals
+            best, rising = strength, 0
+        else:
+            rising += 1
+        if rising == PATIENCE:
+            break
+    strongest = STRENGTHS[0] * features
+    if careful and _as_good(scores[strongest], scores[best]):
+        best = strongest
     solved = _fit(z, everyone, loss, outputs, intercept, best, None)
     weight, bias = _split(solved, z.shape[1], outputs, intercept)
     return Solution(weight @ back.t(), bias, best, {s: sum(score) / rows for s, score in scores.items()})
