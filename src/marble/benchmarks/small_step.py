@@ -1,6 +1,7 @@
 """What a training step of the small recipe costs beside one of the paper's, on bags as small cohorts have them.
 
-Both steps are whole: coarse-branch drop, forward, loss, backward, clipping and AdamW, taking turns in one process.
+Both steps are whole: coarse-branch drop, forward, the linear term where the recipe has one, loss, backward, clipping
+and AdamW, taking turns in one process.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ def small_step(bag_of: Callable[[str, int], Bag], dim: int, repeats: int) -> lis
 
 def _step(model: BagModel, bag: Bag, recipe: Recipe) -> Callable[[], object]:
     optimizer, rng, label = Optimizer(model, recipe), generator("small-step"), torch.tensor(1)
+    if recipe.linear_term:
+        features = sum(level.dim for level in model.levels_read(bag))
+        weight, bias = torch.zeros(model.outputs, features), torch.zeros(model.outputs)
+        model.linear_term.set(weight, bias, share=1.0, like=next(model.parameters()).detach())
     model.train()
 
     def step() -> None:
