@@ -63,7 +63,7 @@ def test_float32_has_all_its_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_machine_on_which_narrow_products_end_a_program_trains_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    died = subprocess.CompletedProcess([], returncode=-signal.SIGILL)
+    died = subprocess.CompletedProcess[bytes]([], returncode=-signal.SIGILL)
     monkeypatch.setattr("marble.training.precision.subprocess.run", lambda *given, **how: died)
     cpu_outlives.cache_clear()
     try:
