@@ -33,8 +33,9 @@ CUDA, MPS and the `mamba_ssm` kernels: no such machine was at hand;
 Processors with AVX-512 have kernels of their own since the tables were made (on one with AVX2), and some passes over
 memory are gone; a quiet run of all tables since is wanting. On an Intel Xeon, one thread, CPU time, beside other
 jobs, a training step of MARBLE took 1.07 of the products as written on 512 tokens and 1.03 on 2,048, where it had
-taken 1.40 and 1.15: its products are faster there, so the rest weighs more. A million tokens are measured by `marble
-bench model` in a process of their own; it was not run."""
+taken 1.40 and 1.15: its products are faster there, so the rest weighs more. Training on a million tokens of a mapped
+bag took 3.46 GiB there (1,048,576 tokens, one thread; less than 4 asked): `marble bench model` measures it in a
+process of its own. Predicting them was not measured."""
 
 
 def main() -> None:
