@@ -10,6 +10,7 @@ import torch
 
 from marble import files
 from marble.bags.store import BagStore
+from marble.errors import InputError, IntegrityError, MarbleError
 from marble.models import BagModel, build
 from marble.models.inference import infer
 from marble.training.closed_form import inner_folds
@@ -97,6 +98,18 @@ def test_too_few_patients_choose_nothing(tmp_path: Path) -> None:
     found = choose_share(job, tmp_path / "inner", lambda inner, folder: pytest.fail("trained"))
     assert found.value == 1.0
     assert "too few" in found.note
+
+
+def test_an_inner_fit_that_cannot_be_made_is_noted_and_a_damaged_bag_is_not_excused(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+
+    def ending(error: MarbleError) -> BagModel:
+        raise error
+
+    found = choose_share(job, tmp_path / "inner", lambda inner, folder: ending(InputError("no event")))
+    assert (found.value, "no event" in found.note) == (1.0, True)
+    with pytest.raises(IntegrityError):
+        choose_share(job, tmp_path / "inner", lambda inner, folder: ending(IntegrityError("changed")))
 
 
 def test_a_stopped_fit_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

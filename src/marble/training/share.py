@@ -17,7 +17,7 @@ from torch import Tensor
 
 from marble.bags.augment import canonical
 from marble.bags.store import BagStore
-from marble.errors import MarbleError
+from marble.errors import InputError, RunError
 from marble.models import BagModel
 from marble.models.inference import infer
 from marble.models.linear_term import mean_tokens
@@ -58,7 +58,7 @@ def choose_share(job: FitJob, folder: Path, fit: Callable[[FitJob, Path], BagMod
             said = _said(inner, fit(inner, folder / str(k)))
             for share, loss in _losses(inner, said).items():
                 losses[share] += loss
-    except MarbleError as error:  # as where the patients of an inner fit have no event
+    except (InputError, RunError) as error:  # as where inner patients have no event; nothing else is excused
         return Share(note=f"share of the model beside it 1: an inner fit could not be made ({error})")
     best = min(SHARES, key=lambda share: losses[share])
     return Share(
