@@ -6,8 +6,10 @@ needs no CUDA libraries, another machine needs others. Whatever the lock does no
 
 from __future__ import annotations
 
+import compileall
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,7 @@ from tests.supply.pins import CONSTRAINTS, LOCK, ROOT, Pin, of_this_machine, rea
 Need = tuple[str, frozenset[str]]  # a package and the extras that are asked of it
 #: what builds this package and the one that comes as source; pip takes them as they are, and fetches no others
 BUILD = ("editables", "hatchling", "setuptools")
+#: compiled at the end, on all cores at once, which pip does on one
 PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--no-build-isolation")
 
 
@@ -34,6 +37,13 @@ def main(extra: str) -> None:
         complete(wanted, lock, _pip)
     if _installed(project["name"]) is None or extra == "dev":
         _pip("--no-deps", "--editable", str(ROOT))
+    compile_all(sysconfig.get_path("purelib"), str(ROOT / "src"))
+
+
+def compile_all(*folders: str) -> None:
+    """Where Python may not write bytecode, every process that is started would compile torch and all else again."""
+    for folder in folders:
+        compileall.compile_dir(folder, quiet=2, workers=0)  # some packages carry files that are no Python, for a test
 
 
 def take_local_build(name: str, lock: dict[str, Pin], pip: Callable[..., None]) -> None:

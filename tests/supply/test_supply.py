@@ -10,6 +10,7 @@ import tomllib
 import zipfile
 from collections.abc import Callable
 from importlib.metadata import distribution
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 
 from marble.floors import FLOORS
-from tests.supply.install import PIP, complete, missing_here, own_requirements, take_local_build
+from tests.supply.install import PIP, compile_all, complete, missing_here, own_requirements, take_local_build
 from tests.supply.lock import _is_of
 from tests.supply.pins import CONSTRAINTS, LOCK, ROOT, Pin, read
 
@@ -177,3 +178,12 @@ def test_the_project_asks_for_nothing_below_a_floor() -> None:
     for name, floor in FLOORS.items():
         lowest = [one.version for one in asked[names.get(name, name)] if one.operator == ">="]
         assert [Requirement(f"x>={floor}").specifier.contains(one) for one in lowest] == [True], name
+
+
+def test_what_is_installed_is_compiled_and_files_that_are_no_python_end_nothing(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    good = tmp_path / "package" / "good.py"
+    good.write_text("answer = 42\n")
+    (tmp_path / "package" / "bad.py").write_text("def :\n")
+    compile_all(str(tmp_path))
+    assert Path(cache_from_source(str(good))).exists()
