@@ -51,6 +51,14 @@ class Textures:
         return texture[np.ix_(np.arange(y, y + height) % side, np.arange(x, x + width) % side)]
 
 
+@lru_cache(maxsize=8)
+def glass(width: int, height: int) -> Pixels:
+    """(h, w, 3) of bare glass; made once, since most of a drawn slide is that, so not to be written to."""
+    pixels = np.full((height, width, 3), BACKGROUND, np.uint8)
+    pixels.setflags(write=False)
+    return pixels
+
+
 @lru_cache(maxsize=2)
 def textures(mpp: float) -> Textures:
     """The textures for a pixel size; made once, shared by all slides."""

@@ -20,7 +20,7 @@ import tifffile
 from marble.errors import InputError
 from marble.files import publish
 from marble.magnification import magnification_at
-from marble.synthetic.histology import BACKGROUND, GLASS, TissueMap, textures, tissue_map
+from marble.synthetic.histology import BACKGROUND, GLASS, TissueMap, glass, textures, tissue_map
 
 Pixels = npt.NDArray[np.uint8]  # (h, w, 3)
 Format = Literal["generic-tiff", "svs", "ome-tiff", "single-level"]
@@ -126,13 +126,13 @@ class _Canvas:
     def _tissue(self, x: int, y: int, width: int, height: int) -> Pixels:
         only = self.map.only(x, y, width, height)
         if only == GLASS:
-            return np.full((height, width, 3), BACKGROUND, np.uint8)
+            return glass(width, height).copy()
         surface = textures(self.mpp)
         if only is not None:
             return surface.part(only, x, y, width, height).copy()
         weights = self.map.weights(x, y, width, height)
-        glass = 1 - weights[0] - weights[1] - weights[2]
-        mixed = glass[..., None] * np.array(BACKGROUND, np.float32)  # (h, w, 3)
+        bare = 1 - weights[0] - weights[1] - weights[2]
+        mixed = bare[..., None] * np.array(BACKGROUND, np.float32)  # (h, w, 3)
         for which, weight in enumerate(weights):
             if weight.any():
                 mixed += surface.part(which, x, y, width, height) * weight[..., None]
@@ -195,7 +195,7 @@ class _Writer:
         side = self.tile_px
         for y in range(0, plane.shape[0], side):
             for x in range(0, plane.shape[1], side):
-                tile = np.full((side, side, 3), BACKGROUND, np.uint8)
+                tile = glass(side, side).copy()
                 part = plane[y : y + side, x : x + side]
                 tile[: part.shape[0], : part.shape[1]] = part
                 yield tile

@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from marble.synthetic.histology import BACKGROUND, textures
+from marble.synthetic.histology import glass, textures
 from marble.synthetic.slides import DOWNSAMPLE, write_canvas
 
 Pixels = npt.NDArray[np.uint8]  # (h, w, 3)
@@ -109,7 +109,7 @@ class _Field:
         """The writer asks for tiles of the slide's own grid, which is the grid things are drawn on."""
         inside = all(MARGIN_PX <= at < size - EDGE_PX for at, size in zip((x, y), self.size_px, strict=True))
         if not inside:
-            return np.full((height, width, 3), BACKGROUND, np.uint8)
+            return glass(width, height)
         pixels = self._texture(_STROMA, x, y)
         rng = np.random.default_rng((self.seed, x, y))
         kind = self.structures.get((x, y))

@@ -153,7 +153,7 @@ class TrainingLoop:
         group: list[tuple[str, Output]] = []
         pending = False  # gradients that no step has used yet; none may outlive the epoch, checkpoints do not hold them
         for place, (slide, bag) in enumerate(prefetch(self._augmented, order)):
-            torch.manual_seed(generator(self.job.seed, self.at.epoch, slide, place, "dropout").initial_seed())
+            self._seed_dropout(generator(self.job.seed, self.at.epoch, slide, place, "dropout").initial_seed())
             last = place + 1 == len(order)
             with told_if_short("a training step on this slide", slide):
                 group.append((slide, self._forward(bag)))
@@ -169,6 +169,13 @@ class TrainingLoop:
                 self._step(slide, place)
                 pending = False
         return losses.total() / len(order)
+
+    def _seed_dropout(self, seed: int) -> None:
+        if self.model.device.type == "cpu":
+            # torch.manual_seed also notes the stack for every accelerator that might be started later
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
 
     def _forward(self, bag: Bag) -> Output:
         if self.group == 1:
