@@ -13,17 +13,15 @@ weights, no part of weight decay.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from marble.bags.bag import Level
+from marble.models.late_buffers import LateBuffers
 
-NAMES = ("weight", "bias", "share")
 
-
-class LinearTerm(nn.Module):
+class LinearTerm(LateBuffers):
     """W v + b and the share of the network beside it, or nothing until they are set or loaded."""
 
     weight: Tensor | None  # (outputs, F)
@@ -31,9 +29,7 @@ class LinearTerm(nn.Module):
     share: Tensor | None  # (), 0 to 1
 
     def __init__(self) -> None:
-        super().__init__()
-        for name in NAMES:
-            self.register_buffer(name, None)
+        super().__init__("weight", "bias", "share")
 
     @property
     def is_set(self) -> bool:
@@ -50,14 +46,6 @@ class LinearTerm(nn.Module):
         assert self.share is not None
         term = self.weight @ mean_tokens(levels, self.weight.dtype) + self.bias
         return (network if self.training else self.share * network) + term
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """A file that holds a term brings it along, whatever this model held before."""
-        for name in NAMES:
-            stored, like = state_dict.get(prefix + name), getattr(self, name)
-            if stored is not None and (like is None or like.shape != stored.shape):
-                setattr(self, name, torch.empty_like(stored))
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def mean_tokens(levels: Sequence[Level], dtype: torch.dtype) -> Tensor:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from marble.bags.augment import canonical
 from marble.bags.bag import Bag
 from marble.errors import BagError
+from marble.models.late_buffers import LateBuffers
 
 #: tokens converted to float64 at a time
 CHUNK = 4096
@@ -76,16 +76,14 @@ def measure(bags: Iterable[Bag]) -> list[Moments]:
     return found
 
 
-class InputStatistics(nn.Module):
+class InputStatistics(LateBuffers):
     """Standardises tokens by level, or leaves them as they are until statistics are set or loaded."""
 
     mean: Tensor | None  # (levels, D)
     scale: Tensor | None  # (levels, D), one over the SD
 
     def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("mean", None)
-        self.register_buffer("scale", None)
+        super().__init__("mean", "scale")
 
     def set(self, moments: list[Moments], like: Tensor) -> None:
         """Take over measured moments, in the dtype and on the device of `like`."""
@@ -113,11 +111,3 @@ class InputStatistics(nn.Module):
             raise BagError(
                 f"the model was standardised on bags of {len(self.mean)} levels and is asked for level {k}", where=where
             )
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """A file that holds statistics brings them along, whatever this model held before."""
-        for name in ("mean", "scale"):
-            stored, like = state_dict.get(prefix + name), getattr(self, name)
-            if stored is not None and (like is None or like.shape != stored.shape):
-                setattr(self, name, torch.empty_like(stored))
-        super()._load_from_state_dict(state_dict, prefix, *rest)
