@@ -98,7 +98,9 @@ def test_a_small_bag_in_a_group_stands_in_with_its_main_prediction(tmp_path: Pat
 
 
 @pytest.mark.parametrize("model", ["marble", "abmil", "dtfd"])
-def test_large_slides_of_a_group_take_the_memory_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+def test_large_slides_of_a_group_take_the_memory_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
     """Each is computed again for its gradient, which changes no bit of what is trained; small ones are held."""
     passes: list[str] = []
     spoken = Precision.forward
