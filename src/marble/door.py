@@ -8,6 +8,9 @@ run.plot(bag).savefig("why.png")
 
 from __future__ import annotations
 
+import os
+import shutil
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,21 +57,50 @@ def fit(
         task: "classification", "survival" or "regression"; seen from the targets where it can be.
         groups: the patient of every bag, in order or by slide id; every bag is a patient of its own without it.
             Validation never shares a patient with training.
-        folder: where the run is kept; a folder for the moment if not given. A fit that was interrupted goes on.
+        folder: where the run is kept, and where a fit that was interrupted goes on. Give one to keep the run: without
+            it, a temporary folder is removed when the run is no longer used, Python ends, or the fit fails.
         validation: share of the patients that training does not see: they choose the epoch and calibrate.
         test: patients to hold out altogether; their predictions are in the run.
         seed: everything random follows from it.
         threads: of torch; sums depend on their number.
         options: the model's own (`drop_rate=0.1`) and those of the training (`epochs=20`, `recipe="small"`).
     """
-    root = Path(mkdtemp(prefix="marble-fit-") if folder is None else folder)
-    given = collect(bags, targets, root, task, groups)
-    planned = plan_fit(
-        given, root, model=model, validation=validation, test=test, seed=seed, threads=threads, options=options
-    )
-    with _torch_as_it_was():
-        execute(planned)
-    return Run(planned.folder)
+    scratch = _Scratch() if folder is None else None
+    root = Path(folder) if scratch is None else scratch.folder
+    try:
+        given = collect(bags, targets, root, task, groups)
+        planned = plan_fit(
+            given, root, model=model, validation=validation, test=test, seed=seed, threads=threads, options=options
+        )
+        with _torch_as_it_was():
+            execute(planned)
+        run = Run(planned.folder)
+    except BaseException:
+        if scratch is not None:
+            scratch.remove()
+        raise
+    run._scratch = scratch
+    return run
+
+
+class _Scratch:
+    """A folder for the moment: gone when nobody holds this any more, and at the latest when Python ends."""
+
+    def __init__(self) -> None:
+        self.folder = Path(mkdtemp(prefix="marble-fit-"))
+        self.remove = weakref.finalize(self, _remove, self.folder, os.getpid())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Scratch:
+        return self  # a copy of a run holds the same folder
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # a run that was sent elsewhere holds nothing here
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Remove the folder; a forked child, which ends before its parent, leaves it alone."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -90,6 +122,7 @@ class Run:
         with _torch_as_it_was():  # a model is built with random weights before its own are loaded
             self.predictor = Predictor(folder)
         self.folder = Path(folder)
+        self._scratch: _Scratch | None = None  # held by what `fit` made without a folder, and by copies of it
 
     @property
     def record(self) -> dict[str, Any]:

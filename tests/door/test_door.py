@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -11,7 +19,7 @@ import pytest
 import torch
 
 import marble
-from marble.errors import InputError
+from marble.errors import InputError, MarbleError
 from tests.door.making import planted_bag, two_classes
 
 QUICK: dict[str, Any] = {"recipe": "common", "epochs": 12, "warmup": 0, "lr": 3e-3, "orders": 2}
@@ -56,6 +64,62 @@ def test_arrays_for_models_of_one_level() -> None:
     assert run.predict(arrays[1]).label == "1"
     model = marble.build("mean", 6, 2).eval()
     assert torch.equal(model(torch.as_tensor(arrays[0])).logits, model([bags[0], bags[1]])[0].logits)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_for_the_moment_goes_with_the_last_run_that_uses_it(scratch: Path) -> None:
+    bags, labels = two_classes()
+    run = marble.fit(bags, labels, "probe")
+    logits = run.predict(bags[0]).prediction.logits
+    shared, whole, sent = copy.copy(run), copy.deepcopy(run), pickle.dumps(run)
+    assert len(list(scratch.glob("marble-fit-*"))) == 1
+    for _ in range(2):
+        assert (run.folder / "run.json").exists()
+        run, shared = shared, whole
+        gc.collect()
+    assert (run.folder / "run.json").exists()
+    del run, shared, whole
+    gc.collect()
+    assert list(scratch.glob("marble-fit-*")) == []
+    assert torch.equal(pickle.loads(sent).predict(bags[0]).prediction.logits, logits)  # it needs no folder to answer
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"targets": ["one"]}, {"model": "marbel"}])
+def test_a_fit_that_fails_leaves_no_folder(scratch: Path, wrong: dict[str, Any]) -> None:
+    bags, labels = two_classes()
+    with pytest.raises(MarbleError):
+        marble.fit(**({"bags": bags, "targets": labels, "model": "abmil"} | wrong))
+    assert list(scratch.glob("marble-fit-*")) == []
+
+
+def test_a_folder_for_the_moment_goes_when_python_ends(scratch: Path) -> None:
+    script = """
+        import os, marble
+        from tests.door.making import two_classes
+        run = marble.fit(*two_classes(), "probe")
+        child = os.fork()
+        if child == 0:
+            raise SystemExit  # ends as a Python does, and must not take its parent's folder along
+        os.waitpid(child, 0)
+        assert run.folder.exists()
+        print(run.folder)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", dedent(script)],
+        env=os.environ | {"TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert Path(ended.stdout.strip()).is_relative_to(scratch)
+    assert list(scratch.glob("marble-fit-*")) == []
 
 
 def test_survival_from_pairs_and_from_structured_arrays() -> None:
