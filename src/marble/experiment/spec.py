@@ -6,7 +6,7 @@ Defaults are the paper's, so files stay short.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,8 @@ from marble.training.trackers import TrackerName
 SYNTHETIC = "synthetic:"
 
 RecipeName = Literal["auto", "common", "small", "authors"]
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+_Epoch = Annotated[int, Field(ge=1)]
 
 
 class CohortSpec(Spec):
@@ -80,12 +82,12 @@ class TrainSpec(Spec):
     standardise: bool | None = None
     optimizer: Literal["adamw", "adam", "lookahead-radam", "lookahead-adam"] | None = None
     lr: float | None = Field(default=None, gt=0)
-    betas: tuple[float, float] | None = None
+    betas: tuple[_Beta, _Beta] | None = None
     weight_decay: float | None = Field(default=None, ge=0)
     decay_exempt: bool | None = Field(default=None, description="biases, norms and SSM parameters do not decay")
     schedule: Literal["warmup-cosine", "cosine", "constant", "multistep", "plateau"] | None = None
     lr_min: float | None = Field(default=None, ge=0, description="where the cosine ends")
-    milestones: tuple[int, ...] | None = Field(default=None, description="epochs, of multistep")
+    milestones: tuple[_Epoch, ...] | None = Field(default=None, description="epochs, of multistep")
     gamma: float | None = Field(default=None, gt=0, lt=1, description="a step down, of multistep and plateau")
     plateau_patience: int | None = Field(default=None, ge=1)
     warmup: int | None = Field(default=None, ge=0)
