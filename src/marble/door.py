@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -178,6 +178,10 @@ class Run:
     def _bags(self, source: Any, options: SlideOptions | None) -> list[Bag]:
         if isinstance(source, Bag) or _is_array(source):
             return [as_bag(source, "bag")]
+        if isinstance(source, Mapping) or not isinstance(source, Iterable | Path):
+            raise InputError(
+                f"bags, arrays (N, D), slides or a list of them are predicted, got {type(source).__name__}"
+            )
         if not isinstance(source, str | Path):
             return [bag for one in source for bag in self._bags(one, options)]
         found = [bag for _, bag in bags_of([source], self.predictor.run, options)]
@@ -190,7 +194,8 @@ class Run:
 
 
 def _is_array(source: Any) -> bool:
-    return isinstance(source, torch.Tensor | np.ndarray)
+    """Whether this is one bag's tokens: of torch, numpy, or a table of pandas."""
+    return isinstance(source, torch.Tensor | np.ndarray) or hasattr(source, "columns")
 
 
 def _columns(explained: Explanation) -> dict[str, NDArray[Any]]:

@@ -17,6 +17,8 @@ from marble.tasks.registry import TaskName
 from marble.training.trackers import TrackerName
 
 SYNTHETIC = "synthetic:"
+#: torch takes 64 bits, and every repeat adds to it
+MAX_SEED = 2**62
 
 RecipeName = Literal["auto", "common", "small", "authors"]
 _Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -61,7 +63,7 @@ class SplitSpec(Spec):
     scheme: Literal["holdout", "kfold", "files"] = "holdout"
     repeats: int | None = Field(default=None, ge=1, description="5 for holdout, 1 for kfold if not given")
     folds: int = Field(default=5, ge=3)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     by_site: bool = False
     files: str | None = None
     val_share: float | None = Field(default=None, gt=0, lt=1, description="of train, where the files have no val")
