@@ -66,6 +66,10 @@ def test_arrays_for_models_of_one_level() -> None:
     assert torch.equal(model(torch.as_tensor(arrays[0])).logits, model([bags[0], bags[1]])[0].logits)
 
 
+def fit_with(arguments: dict[str, Any]) -> marble.Run:
+    return marble.fit(**arguments)
+
+
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary folders are made."""
@@ -94,7 +98,7 @@ def test_a_folder_for_the_moment_goes_with_the_last_run_that_uses_it(scratch: Pa
 def test_a_fit_that_fails_leaves_no_folder(scratch: Path, wrong: dict[str, Any]) -> None:
     bags, labels = two_classes()
     with pytest.raises(MarbleError):
-        marble.fit(**({"bags": bags, "targets": labels, "model": "abmil"} | wrong))
+        fit_with({"bags": bags, "targets": labels, "model": "abmil"} | wrong)
     assert list(scratch.glob("marble-fit-*")) == []
 
 
@@ -255,7 +259,7 @@ def test_targets_groups_and_bags_of_torch_and_pandas(tmp_path: Path) -> None:
 def test_what_cannot_be_fitted_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
     bags, labels = two_classes()
     with pytest.raises(InputError) as refused:
-        marble.fit(**({"bags": bags, "targets": labels, "model": "probe"} | changed))
+        fit_with({"bags": bags, "targets": labels, "model": "probe"} | changed)
     assert str(refused.value).startswith(said)
 
 

@@ -84,7 +84,7 @@ def plan_fit(
     if isinstance(validation, bool) or not isinstance(validation, int | float | np.number):
         raise InputError(f"validation is a share between 0 and 1, got {validation!r}")
     if isinstance(test, str):
-        raise InputError(f"`test` is a list of patients, got '{test}'", hint=f"Write test=['{test}']")
+        raise InputError(f"`test` is a list of patients, got '{test}'", hint="Put one patient into a list too")
     held_out = {_patient(_without_torch(patient), "test") for patient in test}
     strangers = sorted(held_out - {case.case_id for case in cohort.cases})
     if strangers:
