@@ -65,8 +65,11 @@ def fit(
         threads: of torch; sums depend on their number.
         options: the model's own (`drop_rate=0.1`) and those of the training (`epochs=20`, `recipe="small"`).
     """
-    scratch = _Scratch() if folder is None else None
-    root = Path(folder) if scratch is None else scratch.folder
+    scratch: _Scratch | None = None
+    if folder is None:
+        scratch = _Scratch()
+        folder = scratch.folder
+    root = Path(folder)
     try:
         given = collect(bags, targets, root, task, groups)
         planned = plan_fit(
