@@ -8,7 +8,10 @@ run.plot(bag).savefig("why.png")
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+import shutil
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -54,21 +57,53 @@ def fit(
         task: "classification", "survival" or "regression"; seen from the targets where it can be.
         groups: the patient of every bag, in order or by slide id; every bag is a patient of its own without it.
             Validation never shares a patient with training.
-        folder: where the run is kept; a folder for the moment if not given. A fit that was interrupted goes on.
+        folder: where the run is kept, and where a fit that was interrupted goes on. Give one to keep the run: without
+            it, a temporary folder is removed when the run is no longer used, Python ends, or the fit fails.
         validation: share of the patients that training does not see: they choose the epoch and calibrate.
         test: patients to hold out altogether; their predictions are in the run.
         seed: everything random follows from it.
         threads: of torch; sums depend on their number.
         options: the model's own (`drop_rate=0.1`) and those of the training (`epochs=20`, `recipe="small"`).
     """
-    root = Path(mkdtemp(prefix="marble-fit-") if folder is None else folder)
-    given = collect(bags, targets, root, task, groups)
-    planned = plan_fit(
-        given, root, model=model, validation=validation, test=test, seed=seed, threads=threads, options=options
-    )
-    with _torch_as_it_was():
-        execute(planned)
-    return Run(planned.folder)
+    scratch: _Scratch | None = None
+    if folder is None:
+        scratch = _Scratch()
+        folder = scratch.folder
+    root = Path(folder)
+    try:
+        given = collect(bags, targets, root, task, groups)
+        planned = plan_fit(
+            given, root, model=model, validation=validation, test=test, seed=seed, threads=threads, options=options
+        )
+        with _torch_as_it_was():
+            execute(planned)
+        run = Run(planned.folder)
+    except BaseException:
+        if scratch is not None:
+            scratch.remove()
+        raise
+    run._scratch = scratch
+    return run
+
+
+class _Scratch:
+    """A folder for the moment: gone when nobody holds this any more, and at the latest when Python ends."""
+
+    def __init__(self) -> None:
+        self.folder = Path(mkdtemp(prefix="marble-fit-"))
+        self.remove = weakref.finalize(self, _remove, self.folder, os.getpid())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Scratch:
+        return self  # a copy of a run holds the same folder
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()  # a run that was sent elsewhere holds nothing here
+
+
+def _remove(folder: Path, owner: int) -> None:
+    """Remove the folder; a forked child, which ends before its parent, leaves it alone."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -90,6 +125,7 @@ class Run:
         with _torch_as_it_was():  # a model is built with random weights before its own are loaded
             self.predictor = Predictor(folder)
         self.folder = Path(folder)
+        self._scratch: _Scratch | None = None  # held by what `fit` made without a folder, and by copies of it
 
     @property
     def record(self) -> dict[str, Any]:
@@ -145,6 +181,10 @@ class Run:
     def _bags(self, source: Any, options: SlideOptions | None) -> list[Bag]:
         if isinstance(source, Bag) or _is_array(source):
             return [as_bag(source, "bag")]
+        if isinstance(source, Mapping) or not isinstance(source, Iterable | Path):
+            raise InputError(
+                f"bags, arrays (N, D), slides or a list of them are predicted, got {type(source).__name__}"
+            )
         if not isinstance(source, str | Path):
             return [bag for one in source for bag in self._bags(one, options)]
         found = [bag for _, bag in bags_of([source], self.predictor.run, options)]
@@ -157,7 +197,8 @@ class Run:
 
 
 def _is_array(source: Any) -> bool:
-    return isinstance(source, torch.Tensor | np.ndarray)
+    """Whether this is one bag's tokens: of torch, numpy, or a table of pandas."""
+    return isinstance(source, torch.Tensor | np.ndarray) or hasattr(source, "columns")
 
 
 def _columns(explained: Explanation) -> dict[str, NDArray[Any]]:

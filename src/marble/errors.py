@@ -36,7 +36,8 @@ class MarbleError(Exception):
 
     def __str__(self) -> str:
         head = self.what if self.where is None else f"{self.where}: {self.what}"
-        return head if self.hint is None else f"{head}. {self.hint}"
+        end = "" if head.endswith("?") else "."
+        return head if self.hint is None else f"{head}{end} {self.hint}"
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only arguments do not survive the default reduction, and errors travel between processes.

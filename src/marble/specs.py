@@ -11,10 +11,11 @@ import hashlib
 import json
 import tomllib
 from pathlib import Path
-from typing import Any, Self
+from types import NoneType
+from typing import Any, Literal, Self, get_args, get_origin
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from marble.errors import SpecError
 
@@ -23,6 +24,15 @@ class Spec(BaseModel):
     """Base of every group of settings: immutable, no unknown keys, TOML in and out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """True would be taken for 1: `epochs = true` would train for one epoch."""
+        assert info.field_name is not None
+        if _holds_truth(value) and _is_of_numbers(cls.model_fields[info.field_name].annotation):
+            raise ValueError("a number is asked for, not true or false")
+        return value
 
     def fingerprint(self) -> str:
         """16 hex digits that change when any field changes."""
@@ -69,6 +79,20 @@ def unknown_choice(what: str, given: str, valid: list[str]) -> str:
     return f"unknown {what} '{given}'{guess} Valid: {', '.join(valid)}"
 
 
+def _holds_truth(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_truth, value.values()))
+    return any(map(_holds_truth, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
+
+
+def _is_of_numbers(annotation: Any) -> bool:
+    """Whether all that a field takes is numbers, text or nothing, so that true and false have no place in it."""
+    if get_origin(annotation) is Literal:
+        return not any(isinstance(choice, bool) for choice in get_args(annotation))
+    inner = [each for each in get_args(annotation) if isinstance(each, type) or get_args(each)]
+    return all(map(_is_of_numbers, inner)) if inner else annotation in (int, float, str, NoneType)
+
+
 def _explain(cls: type[BaseModel], error: ValidationError, values: Any, where: object) -> SpecError:
     """The fault a user would mend first: a key that does not exist, else one that is missing, else a value."""
     faults = error.errors(include_url=False, include_context=False)
@@ -81,6 +105,8 @@ def _explain(cls: type[BaseModel], error: ValidationError, values: Any, where: o
         owner = _owner(cls, fault["loc"][:-1])
         what = unknown_choice("key", str(path[-1]), sorted(owner.model_fields))
         return SpecError(f"{field}: {what}" if len(path) > 1 else what, where=where)
+    if fault["type"] == "missing" and isinstance(fault["loc"][-1], int):
+        return SpecError(f"field '{field}': too few values (got {_short(fault['input'])})", where=where)
     if fault["type"] == "missing":
         return SpecError(f"key '{field}' is missing", where=where)
     said = fault["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")

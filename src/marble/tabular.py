@@ -144,7 +144,8 @@ def table_error(source: object, line: int, column: str, what: str, hint: str) ->
 def read_table(path: str | Path, *, keep_index: bool = False, pad_short_rows: bool = False) -> Table:
     """Read a CSV, TSV or semicolon table, plain, gzipped, or as the only file of a zip archive.
 
-    A leading column without a name (the index that other tools write) is left out unless `keep_index`.
+    A leading column without a name (the index that other tools write) is left out unless `keep_index`, and so is any
+    other that holds nothing at all (Excel saves columns that were once formatted).
     """
     source = str(path)
     text = _decode(_read_bytes(Path(path)), source)
@@ -161,6 +162,7 @@ def read_table(path: str | Path, *, keep_index: bool = False, pad_short_rows: bo
     if not rows:
         what, hint = "the table has a header but no rows", "Add one row per slide"
         raise table_error(source, header.line, columns[0], what, hint)
+    columns, rows = _without_blank_columns(columns, rows, header.line, source)
     if not keep_index and columns[0] in ("", "Unnamed: 0"):
         columns = columns[1:]
         rows = tuple(Row(row.line, row.cells[1:]) for row in rows)
@@ -322,13 +324,28 @@ def _name(names: list[str], position: int) -> str:
 
 def _check_header(columns: tuple[str, ...], line: int, source: str) -> None:
     seen: set[str] = set()
-    for position, name in enumerate(columns):
-        if not name and position > 0:
-            column = f"number {position + 1}"
-            raise table_error(source, line, column, "a column without a name", "Name it or remove it")
+    for name in filter(None, columns):
         if name in seen:
             raise table_error(source, line, name, "the column appears twice", "Rename or remove one of them")
         seen.add(name)
+
+
+def _without_blank_columns(
+    columns: tuple[str, ...], rows: tuple[Row, ...], line: int, source: str
+) -> tuple[tuple[str, ...], tuple[Row, ...]]:
+    """The columns with a name, and the first; one of the others that holds anything is refused."""
+    unnamed = [position for position, name in enumerate(columns) if not name and position > 0]
+    for position in unnamed:
+        if any(row.cells[position].strip() for row in rows):
+            column = f"number {position + 1}"
+            raise table_error(source, line, column, "a column without a name", "Name it or remove it")
+    if not unnamed:
+        return columns, rows
+    kept = [position for position in range(len(columns)) if position not in unnamed]
+    return (
+        tuple(columns[position] for position in kept),
+        tuple(Row(row.line, tuple(row.cells[position] for position in kept)) for row in rows),
+    )
 
 
 def _widen(row: Row, columns: tuple[str, ...], pad_short_rows: bool, source: str) -> Row:

@@ -14,6 +14,7 @@ import pytest
 import marble.cli
 from marble.cli.outcomes import Stopped, outcome_of
 from marble.errors import InputError
+from tests.cli import running
 from tests.cli.commands import READS, WRITES, arguments, loaded_by
 from tests.cli.commands import marble as run
 
@@ -204,3 +205,27 @@ def test_help_loads_nothing_heavy_and_lists_every_verb() -> None:
 def test_our_own_errors_keep_their_text() -> None:
     line, code = outcome_of(InputError("two\nlines", where="a.csv, row 3", hint="Mend it"))
     assert (line, code) == ("error: a.csv, row 3: two lines. Mend it", 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "flag", "other"),
+    [
+        (("doctor", "--json", "figures.json"), "--json", "--gpu"),
+        (("doctor", "--device", "cuda"), "--device", "--gpu"),
+        (("doctor", "--quick"), "--quick", "--gpu"),
+        (("plan", ".", "--magnifications", "10", "--core-hour", "3"), "--core-hour", "--ray"),
+        (("plan", ".", "--magnifications", "10", "--workers", "2"), "--workers", "--ray"),
+        (("extract", ".", "--store", "s", "--magnifications", "10", "--worker-gpus", "1"), "--worker-gpus", "--ray"),
+        (("predict", ".", ".", "--worker-cpus", "2"), "--worker-cpus", "--ray"),
+        (("import", "--level", "10:.", "--store", "s", "--worker-cpus", "2"), "--worker-cpus", "--ray"),
+        (("split", "--out", "splits", "--store", "bags"), "--store", "--check"),
+    ],
+)
+def test_a_flag_that_would_not_be_heard_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], flag: str, other: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = running.marble(*given)
+    said = f"error: {flag} says nothing without {other}. Give {other} too, or leave {flag} out\n"
+    assert (ended.code, ended.output) == (2, said)
+    assert list(tmp_path.iterdir()) == []

@@ -22,6 +22,7 @@ from marble import cli
 from marble.bags.provenance import MADE_UP_CELLS
 from marble.bags.store import BagStore
 from marble.errors import BagError, MarbleError
+from tests.cli import running
 from tests.interchange.making import truth, write_clam, write_plain, write_trident
 
 MADE = truth(tiles=20)
@@ -226,3 +227,21 @@ def test_folders_of_good_damaged_and_hostile_files(tmp_path: Path, seed: int) ->
 @pytest.mark.parametrize("seed", range(2, 62))
 def test_many_folders_of_good_damaged_and_hostile_files(tmp_path: Path, seed: int) -> None:
     check_folder(seed, tmp_path)
+
+
+@pytest.mark.parametrize("flag", ["--tile-px", "--slide-mpp", "--extents"])
+@pytest.mark.parametrize("size", ["-1", "0"])
+def test_sizes_are_more_than_nothing(tmp_path: Path, flag: str, size: str) -> None:
+    ended = running.marble("import", "--level", f"20:{tmp_path}", "--store", tmp_path / "bags", f"{flag}={size}")
+    assert (ended.code, ended.output) == (2, f"error: {flag} must be more than 0, got {size}\n")
+
+
+def test_tiles_at_the_place_of_another_are_counted_in_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    with h5py.File(tmp_path / "plain" / "s.h5", "w") as file:
+        file["features"] = np.ones((4, 3), np.float32)
+        file["coords"] = np.array([[0, 0], [0, 0], [256, 0], [512, 0]])
+    ended = running.marble(
+        "import", "--level", f"20:{tmp_path / 'plain'}", "--store", tmp_path / "bags", "--tile-px=256"
+    )
+    assert "one level: 3 tiles of 1 slides; 0 left out for a shared cell, 1 for the place of another" in ended.output

@@ -19,6 +19,7 @@ from marble.cohorts.spec import TableSpec, option
 from marble.errors import MarbleError
 from marble.experiment.spec import CohortSpec, ExperimentSpec
 from marble.tabular import read_table
+from tests.cli import running
 
 PATIENTS = 12
 
@@ -403,3 +404,12 @@ def test_what_spreadsheets_write_for_an_error_is_no_class(tmp_path: Path) -> Non
     done = split(table, "--out", tmp_path / "splits", "--folds", "3", "--drop", "missing")
     assert done.exit_code == 0, done.output
     assert [line for line in done.output.splitlines() if line.startswith("class ")] == ["class a: 6", "class b: 6"]
+
+
+def test_a_negative_seed_is_one_line(tmp_path: Path) -> None:
+    table = tmp_path / "cohort.csv"
+    table.write_text("case_id,slide_id,label\n" + "".join(f"P{k},S{k},{'ab'[k % 2]}\n" for k in range(30)))
+    for scheme in ("holdout", "kfold"):
+        ended = running.marble("split", table, "--out", tmp_path / "splits", "--scheme", scheme, "--seed", -1)
+        assert ended.code == 2
+        assert ended.output.splitlines()[-1] == "error: the seed -1 is negative. Give a whole number from 0 on"

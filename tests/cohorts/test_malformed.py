@@ -53,6 +53,7 @@ FAULTS = [
     # the header
     Fault("column twice", "case_id,slide_id,label,label\np,s,a,b\n", 1, "label", "twice"),
     Fault("column without a name", "case_id,slide_id,,label\np,s,x,a\n", 1, "number 3", "without a name"),
+    Fault("last column without a name", "case_id,slide_id,label,\np,s,a,\nq,t,b,x\n", 1, "number 4", "without a name"),
     Fault("no ids", "name,label\np,a\n", 1, "case_id", "neither a patient nor a slide"),
     Fault("no label", "case_id,slide_id,age\np,s,5\n", 1, "label", "no column is known as the label"),
     Fault("wrong label", LABELS + "p,s,a\n", 1, "lable", "did you mean 'label'", {"label": "lable"}),

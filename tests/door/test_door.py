@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -11,7 +19,7 @@ import pytest
 import torch
 
 import marble
-from marble.errors import InputError
+from marble.errors import InputError, MarbleError
 from tests.door.making import planted_bag, two_classes
 
 QUICK: dict[str, Any] = {"recipe": "common", "epochs": 12, "warmup": 0, "lr": 3e-3, "orders": 2}
@@ -56,6 +64,66 @@ def test_arrays_for_models_of_one_level() -> None:
     assert run.predict(arrays[1]).label == "1"
     model = marble.build("mean", 6, 2).eval()
     assert torch.equal(model(torch.as_tensor(arrays[0])).logits, model([bags[0], bags[1]])[0].logits)
+
+
+def fit_with(arguments: dict[str, Any]) -> marble.Run:
+    return marble.fit(**arguments)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_for_the_moment_goes_with_the_last_run_that_uses_it(scratch: Path) -> None:
+    bags, labels = two_classes()
+    run = marble.fit(bags, labels, "probe")
+    logits = run.predict(bags[0]).prediction.logits
+    shared, whole, sent = copy.copy(run), copy.deepcopy(run), pickle.dumps(run)
+    assert len(list(scratch.glob("marble-fit-*"))) == 1
+    for _ in range(2):
+        assert (run.folder / "run.json").exists()
+        run, shared = shared, whole
+        gc.collect()
+    assert (run.folder / "run.json").exists()
+    del run, shared, whole
+    gc.collect()
+    assert list(scratch.glob("marble-fit-*")) == []
+    assert torch.equal(pickle.loads(sent).predict(bags[0]).prediction.logits, logits)  # it needs no folder to answer
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"targets": ["one"]}, {"model": "marbel"}])
+def test_a_fit_that_fails_leaves_no_folder(scratch: Path, wrong: dict[str, Any]) -> None:
+    bags, labels = two_classes()
+    with pytest.raises(MarbleError):
+        fit_with({"bags": bags, "targets": labels, "model": "abmil"} | wrong)
+    assert list(scratch.glob("marble-fit-*")) == []
+
+
+def test_a_folder_for_the_moment_goes_when_python_ends(scratch: Path) -> None:
+    script = """
+        import os, marble
+        from tests.door.making import two_classes
+        run = marble.fit(*two_classes(), "probe")
+        child = os.fork()
+        if child == 0:
+            raise SystemExit  # ends as a Python does, and must not take its parent's folder along
+        os.waitpid(child, 0)
+        assert run.folder.exists()
+        print(run.folder)
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", dedent(script)],
+        env=os.environ | {"TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert Path(ended.stdout.strip()).is_relative_to(scratch)
+    assert list(scratch.glob("marble-fit-*")) == []
 
 
 def test_survival_from_pairs_and_from_structured_arrays() -> None:
@@ -145,3 +213,59 @@ def test_what_cannot_be_fitted_is_said_in_one_line(change: dict[str, Any], messa
     with pytest.raises(InputError) as refused:
         marble.fit(**arguments)
     assert message in str(refused.value)
+
+
+def test_targets_groups_and_bags_of_torch_and_pandas(tmp_path: Path) -> None:
+    bags, labels = two_classes(16)
+    truths = torch.tensor([label == "tumour" for label in labels])
+    for targets, classes in (
+        (truths, ["False", "True"]),
+        (truths.long(), ["0", "1"]),
+        (truths.float(), ["0", "1"]),
+        (list(truths.int()), ["0", "1"]),
+    ):
+        run = marble.fit(bags, targets, "probe", groups=torch.arange(16), test=torch.tensor([3]))
+        assert run.record["task"]["classes"] == classes
+        assert run.predict(bags[3]).membership.part == "test"
+    pairs = torch.tensor([[k + 1.0, k % 2] for k in range(16)])
+    assert marble.fit(bags, pairs, "probe").record["task"]["name"] == "survival"
+    numbers = marble.fit(bags, torch.arange(16.0), "probe", task="regression")
+    tokens = bags[0].finest.features
+    table = pandas.DataFrame(tokens.numpy())
+    of_tables = marble.fit([pandas.DataFrame(bag.finest.features.numpy()) for bag in bags], labels, "mean", **QUICK)
+    answers = [of_tables.predict(one) for one in (tokens, tokens.clone().requires_grad_(), table)]
+    assert len({answer.prediction.logits.numpy().tobytes() for answer in answers}) == 1
+    assert numbers.record["task"]["name"] == "regression"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"bags": {0: torch.zeros(2, 6), 1: torch.zeros(2, 6)}}, "bags: slide ids are text, got 0"),
+        ({"bags": 3}, "bags are a store, its folder or a list, got int"),
+        ({"bags": [[["a"]]], "targets": ["x"]}, "bag-00000: list is no array (N, D) of numbers"),
+        ({"targets": pandas.DataFrame({"a": range(24), "b": 1})}, "targets is a table of 2 columns"),
+        ({"targets": "ab" * 12}, "targets are a list or a dictionary by slide id, got str"),
+        ({"targets": None}, "targets are a list or a dictionary by slide id, got NoneType"),
+        ({"targets": [("soon", True)] * 24}, "s00: a time is a number, got 'soon'"),
+        ({"test": "s00"}, "`test` is a list of patients, got 's00'"),
+        ({"test": [f"s{k:02d}" for k in range(23)]}, "1 patients are too few to learn on"),
+        ({"seed": -1}, "field 'split.seed': Input should be greater than or equal to 0 (got -1)"),
+        ({"seed": 2**64}, "field 'split.seed': Input should be less"),
+        ({"threads": 0}, "threads are a whole number from 1 on, got 0"),
+        ({"validation": "0.2"}, "validation is a share between 0 and 1, got '0.2'"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_in_one_line(changed: dict[str, Any], said: str) -> None:
+    bags, labels = two_classes()
+    with pytest.raises(InputError) as refused:
+        fit_with({"bags": bags, "targets": labels, "model": "probe"} | changed)
+    assert str(refused.value).startswith(said)
+
+
+def test_what_cannot_be_predicted_is_refused_in_one_line() -> None:
+    bags, labels = two_classes()
+    run = marble.fit(bags, labels, "probe")
+    for source in (None, 3, {"s00": bags[0]}):
+        with pytest.raises(InputError, match="bags, arrays"):
+            run.predict(source)

@@ -273,3 +273,59 @@ def test_patients_without_a_slide_are_not_counted_as_slides(tmp_path: Path) -> N
     )
     planned = Experiment.load(tmp_path / "e.toml").plan(tmp_path / "out")[0]
     assert planned.about["slides"] == {"in": 24, "used": 24, "excluded": {}, "patients_without_slides": 2}
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("train = { epochs = true }", "train.epochs: a number is asked for, not true or false"),
+        ("train = { betas = [true, 0.9] }", "train.betas: a number is asked for"),
+        ("train = { betas = [0.9] }", "field 'train.betas': too few values (got a list of 1)"),
+        ("train = { betas = [0.9, 1.5] }", "field 'train.betas.1': Input should be less than 1 (got 1.5)"),
+        ("train = { milestones = [-3] }", "field 'train.milestones.0': Input should be greater than or equal to 1"),
+        ("train = { class_weights = [true, false] }", "train.class_weights: a number is asked for"),
+        ("split = { seed = true }", "split.seed: a number is asked for"),
+        ("paper = { marble = { auc = true } }", "paper: a number is asked for"),
+        ("bags = { magnifications = [true] }", "bags.magnifications: a number is asked for"),
+        ('models = [{ name = "marble", d_state = 0 }]', "option 'd_state' of model 'marble': Input should be greater"),
+        (
+            'models = [{ name = "marble", d_state = true }]',
+            "option 'd_state' of model 'marble': Input should be a valid",
+        ),
+        ('models = [{ name = "marble", choose = { d_state = [4, 0] } }]', "option 'd_state' of model 'marble'"),
+        (
+            'models = [{ name = "abmil", dropout = 1.5 }]',
+            "option 'dropout' of model 'abmil': Input should be less than 1",
+        ),
+        ('models = [{ name = "clam-sb", size = 3 }]', "model 'clam-sb': unknown size '3'. Valid: small, big"),
+    ],
+)
+def test_what_no_fit_could_use_is_refused_when_the_file_is_read(tmp_path: Path, part: str, said: str) -> None:
+    path = tmp_path / "e.toml"
+    models = "" if part.startswith("models") else '\nmodels = [{ name = "marble" }]'
+    path.write_text(f'cohort = "synthetic:burden"\ntask = "classification"\n{part}{models}\n')
+    with pytest.raises(InputError) as refused:
+        Experiment.load(path)
+    assert str(refused.value).startswith(f"{path}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ('name = "abmil", level = 7', "model 'abmil(level=7)': model reads level 7, but the bag has 2 levels"),
+        ('name = "marble", levels = 3', "model 'marble(levels=3)': the bag has 2 levels, the model was built for 3"),
+        ('name = "marble", headdim = 7, label = "odd"', "model 'odd': "),
+        ('name = "marble", mixer = "mamba3"', "model 'marble(mixer=mamba3)': "),
+    ],
+)
+def test_a_model_that_does_not_fit_the_bags_is_refused_before_the_first_run(
+    tmp_path: Path, model: str, said: str
+) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(
+        'cohort = { path = "synthetic:burden", patients = 12 }\ntask = "classification"\n'
+        f'train = {{ recipe = "common" }}\nmodels = [{{ name = "mean" }}, {{ {model} }}]\n'
+    )
+    with pytest.raises(SpecError) as refused:
+        Experiment.load(path).plan(tmp_path / "out")
+    assert str(refused.value).startswith(f"{path}, {said}")

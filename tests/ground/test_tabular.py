@@ -134,3 +134,11 @@ def test_markdown_cells_hold_no_markup_of_their_own() -> None:
         assert "][" not in cell
     assert markdown_cell("0.9 \u00b1 0.1 [0.8, 0.95]") == "0.9 \u00b1 0.1 [0.8, 0.95]"
     assert markdown_cell("clam_sb (p<0.05)") == "clam_sb (p&lt;0.05)"
+
+
+def test_columns_without_a_name_and_without_text_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("case;;slide;;\np;;s; ;\nq;;t;;\n;;;;\n")
+    table = read_table(path)
+    assert table.columns == ("case", "slide")
+    assert [row.cells for row in table.rows] == [("p", "s"), ("q", "t")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -197,3 +199,24 @@ def test_optimizer_groups_hold_every_parameter_once(name: str) -> None:
     assert sorted(grouped) == sorted(key for key, _ in model.named_parameters())
     by_name = dict(model.named_parameters())
     assert all(parameter is by_name[key] for group in model.optimizer_groups() for key, parameter in group)
+
+
+@every_model
+def test_sizes_and_rates_out_of_range_are_refused_by_name(name: str) -> None:
+    for key in model_options(name):
+        hint = get_type_hints(model_class(name).__init__)[key]
+        wrong: list[object] = []
+        if hint in (int, int | None) and key != "level":  # -1 is the last level
+            wrong = [-7, True]
+        elif hint is float:
+            wrong = [math.nan, math.inf, -0.5]
+        for value in wrong:
+            with pytest.raises(InputError, match=key):
+                build(name, 16, 2, **{key: value})
+
+
+@every_model
+def test_it_is_built_without_memory(name: str) -> None:
+    """As an experiment does to learn whether its options fit."""
+    with torch.device("meta"):
+        assert build(name, 16, 2).device.type == "meta"

@@ -9,6 +9,7 @@ import typer
 
 from marble.cli import paths
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, side_by_side
+from marble.cli.companions import workers_go_with_ray
 
 BENCHES = ("model", "mixers", "orders", "routing", "zoo", "train", "extract", "learning", "recipe", "device", "cluster")
 PEERS = ("torchmil",)
@@ -58,6 +59,7 @@ def bench(
         raise InputError(f"`bench {what}` has no peers", where="--against", hint="Use `marble bench zoo`")
     if against is not None and against not in PEERS:
         raise InputError(unknown_choice("peer", against, list(PEERS)), where="--against")
+    workers_go_with_ray(ray, worker_cpus, worker_gpus)
     if json is not None:
         paths.output_file(json, "--json")
     if slide is not None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths, terminal
+from marble.cli.companions import goes_with
 
 
 def doctor(
@@ -23,6 +24,8 @@ def doctor(
     sbom: Annotated[Path | None, typer.Option(help="Write what is installed as CycloneDX JSON to this file.")] = None,
 ) -> None:
     """What works on this machine, and what to do about the rest. Exit code 1 if something essential is missing."""
+    if not gpu:
+        goes_with("--gpu", {"--device": device != "auto", "--json": json is not None, "--quick": quick})
     if sbom is not None:
         from marble.sbom import write_sbom
 

@@ -10,6 +10,7 @@ import typer
 from marble.cli import paths, terminal
 from marble.cli import slide_options as slides
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
+from marble.cli.companions import workers_go_with_ray
 from marble.errors import InputError
 from marble.identifiers import IdFrom, printable
 from marble.storage import PLACE, location, named
@@ -67,6 +68,7 @@ def extract(
 ) -> None:
     """Slides -> bags: one nested lattice, every tile embedded, resumable. Start it again to go on."""
     paths.sources(sources)
+    workers_go_with_ray(ray, worker_cpus, worker_gpus)
     paths.output_folder(store, "--store")
     for table in (mpp_csv, manifest):
         if table is not None:

@@ -9,6 +9,7 @@ import typer
 
 from marble.cli import paths, terminal
 from marble.cli.cluster_options import Ray, WorkerCpus, Workers, cluster
+from marble.cli.companions import workers_go_with_ray
 from marble.cli.slide_options import numbers
 from marble.storage import PLACE, location
 
@@ -36,6 +37,7 @@ def import_(
     worker_cpus: WorkerCpus = 1,
 ) -> None:
     """Features of TRIDENT, CLAM, STAMP, Slideflow and others -> bags with parents, and an audit of their grids."""
+    workers_go_with_ray(ray, worker_cpus)
     sides = None if extents is None else numbers(extents, "--extents")
     for text in level:
         if ":" in text:

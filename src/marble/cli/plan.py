@@ -10,6 +10,7 @@ import typer
 from marble.cli import paths, terminal
 from marble.cli import slide_options as slides
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
+from marble.cli.companions import goes_with, workers_go_with_ray
 
 if TYPE_CHECKING:
     from marble.extract import Estimate
@@ -37,6 +38,10 @@ def plan(
 ) -> None:
     """How many tiles, how many bytes and how long, before you start."""
     paths.sources(sources)
+    workers_go_with_ray(ray, worker_cpus, worker_gpus)
+    if ray is None:
+        prices = {"--core-hour": core_hour, "--gpu-hour": gpu_hour, "--gib-month": gib_month}
+        goes_with("--ray", {flag: price > 0 for flag, price in prices.items()} | {"--workers": workers is not None})
     if mpp_csv is not None:
         paths.existing_file(mpp_csv, "table")
     lattice = slides.LatticeFlags(magnifications, mpp, tile_px, coverage, allow_upsample)

@@ -9,6 +9,7 @@ import typer
 
 from marble.cli import paths, terminal
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
+from marble.cli.companions import workers_go_with_ray
 from marble.cli.run_options import Device
 from marble.cli.slide_options import RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
 from marble.errors import InputError
@@ -47,6 +48,7 @@ def predict(
     worker_gpus: WorkerGpus = 0,
 ) -> None:
     """Ask a trained model, or several together, about slides or bags: one row each."""
+    workers_go_with_ray(ray, worker_cpus, worker_gpus)
     for folder in (run_folder, *(beside or ())):
         paths.existing_folder(folder, "folder of a run")
     for source in sources:

@@ -9,6 +9,7 @@ import typer
 
 from marble.cli import paths, terminal
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, side_by_side
+from marble.cli.companions import workers_go_with_ray
 from marble.cli.report import write_and_show
 from marble.cli.run_options import Device
 from marble.storage import PLACE, location, pull
@@ -29,6 +30,7 @@ def run(
 ) -> None:
     """Train and evaluate every model on every split, then write the report. Start it again to go on."""
     paths.existing_file(experiment)
+    workers_go_with_ray(ray, worker_cpus, worker_gpus)
     paths.output_folder(out)
     from marble.specs import read_toml
 

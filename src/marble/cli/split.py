@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from marble.cli import paths
+from marble.cli.companions import goes_with
 
 _COLUMNS = "Columns of the table, where their names are not known"
 _ROWS = "Rows of the table"
@@ -69,7 +70,9 @@ def split(
     """Divide patients into train, validation and test; or audit somebody's split file with --check."""
     if cohort is not None:
         paths.existing_file(cohort, "table")
-    if check is not None:
+    if check is None:
+        goes_with("--check", {"--store": store is not None})
+    else:
         paths.existing(check)
     if out is not None:
         paths.output_folder(out)

@@ -96,8 +96,7 @@ def holdout(
     """Independent random splits into train, validation and test; see `_strata` for what is kept in balance."""
     if len(fractions) != 3 or min(fractions) <= 0 or not math.isclose(sum(fractions), 1):
         raise SplitError(f"fractions {fractions} are not three shares that sum to 1", hint="For example 0.8 0.1 0.1")
-    if repeats < 1:
-        raise SplitError(f"{repeats} repeats", hint="Ask for at least one")
+    _check_repeats(repeats, seed)
     scheme = "holdout-by-site" if by_site else "holdout"
     splits = []
     for repeat in range(repeats):
@@ -110,8 +109,7 @@ def kfold(cohort: Cohort, folds: int = 5, repeats: int = 1, seed: int = 0, by_si
     """Every patient is tested once per repeat; the fold after the test fold is the validation fold."""
     if folds < 3:
         raise SplitError(f"{folds} folds", hint="Train, validation and test need at least 3 folds")
-    if repeats < 1:
-        raise SplitError(f"{repeats} repeats", hint="Ask for at least one")
+    _check_repeats(repeats, seed)
     scheme = f"kfold-{folds}-by-site" if by_site else f"kfold-{folds}"
     splits = []
     for repeat in range(repeats):
@@ -123,6 +121,13 @@ def kfold(cohort: Cohort, folds: int = 5, repeats: int = 1, seed: int = 0, by_si
             parts = {"train": tuple(train), "val": dealt[val], "test": dealt[fold]}
             splits.append(Split(**parts, scheme=scheme, repeat=number, seed=seed))
     return splits
+
+
+def _check_repeats(repeats: int, seed: int) -> None:
+    if repeats < 1:
+        raise SplitError(f"{repeats} repeats", hint="Ask for at least one")
+    if seed < 0:
+        raise SplitError(f"the seed {seed} is negative", hint="Give a whole number from 0 on")
 
 
 def with_validation(split: Split, cohort: Cohort, share: float) -> Split:

@@ -43,7 +43,13 @@ class Given:
 
 def as_bag(features: Any, slide_id: str) -> Bag:
     """A bag as it is; an array (N, D) as a bag of one level whose tiles lie nowhere."""
-    return features if isinstance(features, Bag) else Bag.of_tokens(torch.as_tensor(features), slide_id)
+    if isinstance(features, Bag):
+        return features
+    try:  # numpy reads tables of pandas and lists of lists
+        tokens = features.detach() if isinstance(features, torch.Tensor) else torch.as_tensor(np.asarray(features))
+    except (TypeError, ValueError):
+        raise InputError(f"{type(features).__name__} is no array (N, D) of numbers", where=slide_id) from None
+    return Bag.of_tokens(tokens, slide_id)
 
 
 def collect(bags: Bags, targets: Any, folder: Path, task: str | None, groups: Any) -> Given:
@@ -73,13 +79,17 @@ def plan_fit(
 ) -> PlannedRun:
     """One planned run. `options` are the model's own and keys of `train`; an unknown one is refused by name."""
     cohort = _cohort(given)
-    held_out = {_patient(patient, "test") for patient in test}
+    if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
+        raise InputError(f"threads are a whole number from 1 on, got {threads!r}")
+    if isinstance(validation, bool) or not isinstance(validation, int | float | np.number):
+        raise InputError(f"validation is a share between 0 and 1, got {validation!r}")
+    if isinstance(test, str):
+        raise InputError(f"`test` is a list of patients, got '{test}'", hint="Put one patient into a list too")
+    held_out = {_patient(_without_torch(patient), "test") for patient in test}
     strangers = sorted(held_out - {case.case_id for case in cohort.cases})
     if strangers:
         raise InputError(f"patient '{strangers[0]}' of `test` has no bag")
     rest = tuple(case.case_id for case in cohort.cases if case.case_id not in held_out)
-    whole = Split(train=rest, test=tuple(sorted(held_out)), scheme="python", repeat=0, seed=seed)
-    split = with_validation(whole, cohort, validation)
     own, train = _routed(model, options)
     spec = ExperimentSpec.parse(
         {
@@ -92,6 +102,11 @@ def plan_fit(
             "baselines": [],
         }
     )
+    whole = Split(train=rest, test=tuple(sorted(held_out)), scheme="python", repeat=0, seed=spec.split.seed)
+    split = with_validation(whole, cohort, validation)
+    if not split.train or not split.val:
+        what = f"{len(rest)} patients are too few to learn on and to set {validation:g} of them aside for validation"
+        raise InputError(what, hint="Give more bags, a larger `validation`, or fewer patients in `test`")
     experiment, stock = Experiment(spec, "fit", folder), Stock.of(cohort, given.store)
     (planned,) = experiment.plan_split(cohort, stock, split, folder, threads, False, required=("train", "val"))
     return planned
@@ -113,10 +128,14 @@ def _stored(bags: Bags, folder: Path, names: list[str] | None) -> tuple[BagStore
     if isinstance(bags, BagStore | str | Path):
         found = bags if isinstance(bags, BagStore) else BagStore.find(bags)
         return found, found.slide_ids() if names is None else _known(names, found)
-    named = bags.items() if isinstance(bags, Mapping) else enumerate(bags)
+    if isinstance(bags, Bag) or not isinstance(bags, Iterable):
+        raise InputError(f"bags are a store, its folder or a list, got {type(bags).__name__}")
+    if isinstance(bags, Mapping):
+        _check_names(list(bags), "bags")
+    named = bags.items() if isinstance(bags, Mapping) else ((f"bag-{k:05d}", bag) for k, bag in enumerate(bags))
     store, ids = BagStore(folder / "bags"), []
     for name, features in named:
-        bag = as_bag(features, name if isinstance(name, str) else f"bag-{name:05d}")
+        bag = as_bag(features, name)
         if bag.slide_id in ids:
             raise InputError(f"two bags are called '{bag.slide_id}'", hint="Give every bag a slide_id of its own")
         store.save(bag)
@@ -126,12 +145,16 @@ def _stored(bags: Bags, folder: Path, names: list[str] | None) -> tuple[BagStore
     return store, ids
 
 
-def _known(names: list[Any], store: BagStore) -> list[str]:
-    """The slides that targets are given for, each of which must have a bag."""
+def _check_names(names: list[Any], where: str) -> None:
     number = next((name for name in names if not isinstance(name, str)), None)
     if number is not None:
         hint = "Read the table with dtype=str: as a number, 0012 is 12"
-        raise InputError(f"slide ids are text, got {number!r}", where="targets", hint=hint)
+        raise InputError(f"slide ids are text, got {number!r}", where=where, hint=hint)
+
+
+def _known(names: list[Any], store: BagStore) -> list[str]:
+    """The slides that targets are given for, each of which must have a bag."""
+    _check_names(names, "targets")
     held = set(store.slide_ids())
     strangers = [name for name in names if name not in held]
     if strangers:
@@ -167,6 +190,11 @@ def _aligned(what: str, values: Any, ids: list[str]) -> dict[str, Any]:
         if missing:
             raise InputError(f"{what} lacks '{missing[0]}'", hint="Give one for every bag")
         return {slide: values[slide] for slide in ids}
+    if hasattr(values, "columns"):
+        hint = "Give one column, or a list of (time, event)"
+        raise InputError(f"{what} is a table of {len(values.columns)} columns", hint=hint)
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InputError(f"{what} are a list or a dictionary by slide id, got {type(values).__name__}")
     found = list(values)
     if len(found) != len(ids):
         raise InputError(f"{len(found)} {what} for {len(ids)} bags")
@@ -174,7 +202,8 @@ def _aligned(what: str, values: Any, ids: list[str]) -> dict[str, Any]:
 
 
 def _target(value: Any, slide: str, wanted: TargetKind | None) -> Target:
-    """A class, a follow-up or a number, from what numpy, pandas and people write."""
+    """A class, a follow-up or a number, from what numpy, pandas, torch and people write."""
+    value = _without_torch(value)
     if isinstance(value, SurvivalTime | np.void | tuple | list | np.ndarray):
         return follow_up(value, slide)
     if isinstance(value, np.generic):
@@ -194,8 +223,17 @@ def _target(value: Any, slide: str, wanted: TargetKind | None) -> Target:
     return text_of(value)
 
 
+def _without_torch(value: Any) -> Any:
+    """A number of torch's as numpy's."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    plain = value.detach().cpu().numpy()
+    return plain if plain.ndim else plain[()]
+
+
 def text_of(value: Any) -> str:
-    """A class or a patient as the text that stands for it in a run: 3, 3.0 and numpy's 3 are "3"."""
+    """A class or a patient as the text that stands for it in a run: 3, 3.0, numpy's and torch's 3 are "3"."""
+    value = _without_torch(value)
     plain = value.item() if isinstance(value, np.generic) else value
     return normal(str(int(plain) if isinstance(plain, float) and plain.is_integer() else plain))
 
@@ -229,13 +267,16 @@ def follow_up(value: Any, slide: str) -> SurvivalTime:
     """From (time, event), or scikit-survival's (event, time): the event is the one that is true or false."""
     if isinstance(value, SurvivalTime):
         return value
+    value = _without_torch(value)
     pair = list(value.item() if isinstance(value, np.void) else value)
     if len(pair) != 2:
         raise InputError(f"a follow-up is (time, event), got {len(pair)} values", where=slide)
     first, second = pair
-    time, event = (second, first) if isinstance(first, bool | np.bool_) else (first, second)
+    time, event = map(_without_torch, (second, first) if isinstance(first, bool | np.bool_) else (first, second))
     if isinstance(event, np.generic):
         event = event.item()
+    if isinstance(time, bool | np.bool_) or not isinstance(time, int | float | np.number):
+        raise InputError(f"a time is a number, got {time!r}", where=slide)
     if not isinstance(event, bool | int | float) or event not in (0, 1):  # bool(nan) and bool("0") are true
         raise InputError(f"an event is True or False, 1 or 0, got {event!r}", where=slide)
     return SurvivalTime(float(time), bool(event))

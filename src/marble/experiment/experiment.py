@@ -18,11 +18,21 @@ from marble.cohorts.split_files import read_splits
 from marble.cohorts.splits import PARTS, Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
 from marble.errors import RunError, SpecError
+from marble.experiment.fitting import check_fitting
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
 from marble.experiment.stock import Stock
 from marble.experiment.stores import find_store
 from marble.identifiers import printable
-from marble.models import COMMON, MODELS, SMALL_BELOW, Recipe, check_option, model_class, model_options, small
+from marble.models import (
+    COMMON,
+    MODELS,
+    SMALL_BELOW,
+    Recipe,
+    check_option,
+    model_class,
+    model_options,
+    small,
+)
 from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
@@ -42,6 +52,7 @@ class Experiment:
     spec: ExperimentSpec
     name: str
     home: Path
+    file: Path | None = None  # where it was read from
 
     @staticmethod
     def load(path: str | Path) -> Experiment:
@@ -59,7 +70,7 @@ class Experiment:
                 raise SpecError(unknown_choice("model", model.name, list(MODELS)), where=path)
             for key, value in (*model.options.items(), *((key, v) for key, vs in model.choose.items() for v in vs)):
                 check_option(model.name, key, value, where=path)
-        return Experiment(spec, spec.name or path.stem, path.resolve().parent)
+        return Experiment(spec, spec.name or path.stem, path.resolve().parent, path)
 
     def cohort(self, out: Path) -> Cohort:
         """The patients; a synthetic cohort is made below `out` on first use."""
@@ -214,7 +225,8 @@ class Experiment:
             group=self.spec.train.group,
             regression_loss=self.spec.train.regression_loss,
         )
-        task.build()  # what does not fit the cohort's classes is refused now, not by every run
+        # what does not fit the cohort's classes or the bags is refused now, not by every run
+        check_fitting(model, options, record, task.build().outputs, self.file)
         return FitJob(
             model=model.name,
             options=options,

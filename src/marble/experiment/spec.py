@@ -6,7 +6,7 @@ Defaults are the paper's, so files stay short.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,8 +17,12 @@ from marble.tasks.registry import TaskName
 from marble.training.trackers import TrackerName
 
 SYNTHETIC = "synthetic:"
+#: torch takes 64 bits, and every repeat adds to it
+MAX_SEED = 2**62
 
 RecipeName = Literal["auto", "common", "small", "authors"]
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+_Epoch = Annotated[int, Field(ge=1)]
 
 
 class CohortSpec(Spec):
@@ -59,7 +63,7 @@ class SplitSpec(Spec):
     scheme: Literal["holdout", "kfold", "files"] = "holdout"
     repeats: int | None = Field(default=None, ge=1, description="5 for holdout, 1 for kfold if not given")
     folds: int = Field(default=5, ge=3)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
     by_site: bool = False
     files: str | None = None
     val_share: float | None = Field(default=None, gt=0, lt=1, description="of train, where the files have no val")
@@ -80,12 +84,12 @@ class TrainSpec(Spec):
     standardise: bool | None = None
     optimizer: Literal["adamw", "adam", "lookahead-radam", "lookahead-adam"] | None = None
     lr: float | None = Field(default=None, gt=0)
-    betas: tuple[float, float] | None = None
+    betas: tuple[_Beta, _Beta] | None = None
     weight_decay: float | None = Field(default=None, ge=0)
     decay_exempt: bool | None = Field(default=None, description="biases, norms and SSM parameters do not decay")
     schedule: Literal["warmup-cosine", "cosine", "constant", "multistep", "plateau"] | None = None
     lr_min: float | None = Field(default=None, ge=0, description="where the cosine ends")
-    milestones: tuple[int, ...] | None = Field(default=None, description="epochs, of multistep")
+    milestones: tuple[_Epoch, ...] | None = Field(default=None, description="epochs, of multistep")
     gamma: float | None = Field(default=None, gt=0, lt=1, description="a step down, of multistep and plateau")
     plateau_patience: int | None = Field(default=None, ge=1)
     warmup: int | None = Field(default=None, ge=0)

@@ -58,17 +58,20 @@ def verdict(rows: Sequence[AuditRow]) -> str:
     """
     fine = [row for row in rows if row.exact is not None]
     slides = len({row.slide_id for row in rows})
+    twice = sum(row.duplicates for row in rows)
+    again = f", {twice:,} for the place of another" if twice else ""
     if not fine:
         kept, collided = (sum(getattr(row, name) for row in rows) for name in ("kept", "collided"))
         placeless = len({row.slide_id for row in rows if not row.places})
         said = f"; {placeless} of them without coordinates, so without heatmaps" if placeless else ""
-        return f"one level: {kept:,} tiles of {slides} slides{said}; {collided:,} left out for a shared cell"
+        return f"one level: {kept:,} tiles of {slides} slides{said}; {collided:,} left out for a shared cell{again}"
     exact, partial, orphans = (sum(getattr(row, name) for row in fine) for name in ("exact", "partial", "orphans"))
     collided = sum(row.collided for row in rows)
     total = exact + partial + orphans
     figures = (
         f"of {total:,} fine tiles in {slides} slides {_share(exact, total)} lie inside their parent, "
-        f"{_share(partial, total)} partly, {_share(orphans, total)} in none; {collided:,} left out for a shared cell"
+        f"{_share(partial, total)} partly, {_share(orphans, total)} in none; "
+        f"{collided:,} left out for a shared cell{again}"
     )
     astray = (partial + collided) / max(1, total)
     word = "nested" if astray == 0 else "nearly nested" if astray <= _NEARLY else "NOT nested"

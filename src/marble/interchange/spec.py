@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import get_args
@@ -30,6 +31,14 @@ class ImportSpec(FileHints):
             raise InputError(f"units '{self.units}' are neither px nor um")
         if self.anchor not in (None, *get_args(Anchor)):
             raise InputError(f"anchor '{self.anchor}' is neither top-left nor centre")
+        sizes = (
+            ("--tile-px", self.tile_px),
+            ("--slide-mpp", self.slide_mpp),
+            *(("--extents", e) for e in self.extents or ()),
+        )
+        for flag, size in sizes:
+            if size is not None and not 0 < size < math.inf:
+                raise InputError(f"{flag} must be more than 0, got {size:g}")
 
     def hints(self, magnifications: Sequence[float]) -> list[LevelHints]:
         """What the user says about each level's files; levels in the order of `extents`."""

@@ -6,7 +6,7 @@ Adding a model is one file and one line in `MODELS`; the contract test then cove
 from __future__ import annotations
 
 import inspect
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -64,11 +64,11 @@ def model_options(name: str) -> dict[str, Any]:
 
 
 def check_option(name: str, key: str, value: Any, where: object = None) -> None:
-    """Refuse an option that the model does not have, or a value of another type than its `__init__` says."""
+    """Refuse an option that the model does not have, or a value of another type or range than its `__init__` says."""
     valid = sorted(model_options(name))
     if key not in valid:
         raise InputError(unknown_choice(f"option of model '{name}'", key, valid), where=where)
-    hint = get_type_hints(model_class(name).__init__)[key]
+    hint = get_type_hints(model_class(name).__init__, include_extras=True)[key]
     # TOML has no tuples, torch's sizes are some, and notebooks have numpy's numbers
     given = tuple(value) if isinstance(value, list | tuple) else value
     given = given.item() if isinstance(given, np.generic) else given
@@ -76,9 +76,10 @@ def check_option(name: str, key: str, value: Any, where: object = None) -> None:
         TypeAdapter(hint).validate_python(given, strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        if any(fault["type"] == "literal_error" for fault in faults):
-            return  # a choice: the model itself says which there are
-        what = f"option '{key}' of model '{name}': {faults[0]['msg']} (got {value!r})"
+        if get_origin(hint) is Literal:
+            what = f"model '{name}': {unknown_choice(key, str(value), list(get_args(hint)))}"
+        else:
+            what = f"option '{key}' of model '{name}': {faults[0]['msg']} (got {value!r})"
         raise InputError(what, where=where) from None
 
 

@@ -51,7 +51,7 @@ def content_sha256(bag: Bag) -> str:
         order = np.lexsort((cells[:, 1], cells[:, 0]))
         digest.update(np.ascontiguousarray(cells[order]).tobytes())
         sampled = order[np.linspace(0, len(order) - 1, min(SAMPLED, len(order))).astype(np.int64)]
-        digest.update(np.ascontiguousarray(level.features[sampled].numpy()).tobytes())
+        digest.update(np.ascontiguousarray(level.features[sampled].detach().numpy()).tobytes())
     return digest.hexdigest()
 
 

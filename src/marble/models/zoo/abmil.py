@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from marble.bags.bag import Bag
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import GatedAttention, token_embedding
+from marble.models.parts.ranges import Count, Rate
 from marble.models.recipe import Recipe
 
 
@@ -47,10 +48,10 @@ class ABMIL(BagModel):
         outputs: int,
         level: int = -1,
         gated: bool = True,
-        hidden: int = 512,
-        attention_dim: int = 128,
+        hidden: Count = 512,
+        attention_dim: Count = 128,
         act: str = "relu",
-        dropout: float = 0.25,
+        dropout: Rate = 0.25,
     ) -> None:
         super().__init__(dim, outputs, level)
         self.embed = token_embedding(dim, hidden, act, dropout)

@@ -25,6 +25,7 @@ from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import GatedAttention, of_predicted, token_embedding
+from marble.models.parts.ranges import Count, Rate
 from marble.models.recipe import Recipe
 from marble.specs import unknown_choice
 
@@ -90,8 +91,8 @@ class CLAM(BagModel):
         level: int = -1,
         gated: bool = True,
         size: Size = "small",
-        dropout: float = 0.25,
-        k_sample: int = 8,
+        dropout: Rate = 0.25,
+        k_sample: Count = 8,
         subtyping: bool = False,
         instance_loss: InstanceLoss = "svm",
         bag_weight: float = 0.7,

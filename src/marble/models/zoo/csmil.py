@@ -23,6 +23,7 @@ from marble.bags.bag import Bag, Level
 from marble.errors import InputError
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import GatedAttention
+from marble.models.parts.ranges import Count, Rate
 from marble.models.parts.tree import ancestors, finest_levels
 from marble.models.recipe import Recipe
 
@@ -57,10 +58,10 @@ class CSMIL(BagModel):
         self,
         dim: int,
         outputs: int,
-        levels: int = 3,
-        hidden: int = 64,
-        attention_dim: int = 32,
-        dropout: float = 0.5,
+        levels: Count = 3,
+        hidden: Count = 64,
+        attention_dim: Count = 32,
+        dropout: Rate = 0.5,
     ) -> None:
         super().__init__(dim, outputs)
         if levels < 1:

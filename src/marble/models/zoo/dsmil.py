@@ -17,6 +17,7 @@ from marble.bags.bag import Bag
 from marble.errors import BagError, InputError
 from marble.models.base import BagModel, Output, Side
 from marble.models.parts.attention import of_predicted
+from marble.models.parts.ranges import Rate
 from marble.models.recipe import Recipe
 from marble.specs import unknown_choice
 
@@ -58,7 +59,7 @@ class DSMIL(BagModel):
         level: int = -1,
         passing_v: bool = False,
         linear_q: bool = False,
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         scales: Scales = "single",
     ) -> None:
         super().__init__(dim, outputs, level)

@@ -22,6 +22,7 @@ from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.models.base import BagModel, Output, Side
 from marble.models.parts.attention import GatedAttention
+from marble.models.parts.ranges import Count, CountFromZero
 from marble.models.recipe import Recipe
 from marble.specs import unknown_choice
 
@@ -126,12 +127,12 @@ class DTFD(BagModel):
         outputs: int,
         level: int = -1,
         distill: Distill = "afs",
-        groups: int = 4,
-        instances: int = 1,
+        groups: Count = 4,
+        instances: Count = 1,
         cam_class: CamClass = "last",
-        hidden: int = 512,
-        attention_dim: int = 128,
-        residual_blocks: int = 0,
+        hidden: Count = 512,
+        attention_dim: Count = 128,
+        residual_blocks: CountFromZero = 0,
         keep_empty: bool = False,
     ) -> None:
         super().__init__(dim, outputs, level)

@@ -25,6 +25,7 @@ from marble.errors import InputError
 from marble.models.base import BagModel, Output, Side
 from marble.models.parts.attention import GatedAttention, token_embedding
 from marble.models.parts.nystrom import NystromAttention
+from marble.models.parts.ranges import Count, Rate
 from marble.models.parts.tree import ancestors, finest_levels
 from marble.models.recipe import Recipe
 from marble.models.zoo.clam import smooth_top1_svm
@@ -97,15 +98,15 @@ class HAGMIL(BagModel):
         self,
         dim: int,
         outputs: int,
-        levels: int = 2,
-        widths: Sequence[int] = (1024, 1536, 512, 1024),
-        attention_dims: Sequence[int] = (512, 256),
+        levels: Count = 2,
+        widths: Sequence[Count] = (1024, 1536, 512, 1024),
+        attention_dims: Sequence[Count] = (512, 256),
         gated: bool = True,
-        top: int = 7000,
-        top_eval: int = 10000,
-        dropout: float = 0.25,
-        nystrom_dropout: float = 0.3,
-        k_sample: int = 8,
+        top: Count = 7000,
+        top_eval: Count = 10000,
+        dropout: Rate = 0.25,
+        nystrom_dropout: Rate = 0.3,
+        k_sample: Count = 8,
         subtyping: bool = False,
         bag_weight: float = 0.5,
     ) -> None:

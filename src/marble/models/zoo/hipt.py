@@ -21,6 +21,7 @@ from marble.bags.bag import Bag, Level, cell_keys
 from marble.errors import InputError
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import GatedAttention, token_embedding
+from marble.models.parts.ranges import Count, Rate
 from marble.models.parts.vit import ViT4K
 from marble.models.recipe import Recipe
 from marble.specs import unknown_choice
@@ -71,11 +72,11 @@ class HIPT(BagModel):
         outputs: int,
         level: int = -1,
         variant: Variant = "none_fc",
-        hidden: int | None = None,
-        dropout: float = 0.25,
-        heads: int = 3,
-        vit_depth: int = 6,
-        vit_heads: int = 6,
+        hidden: Count | None = None,
+        dropout: Rate = 0.25,
+        heads: Count = 3,
+        vit_depth: Count = 6,
+        vit_heads: Count = 6,
     ) -> None:
         super().__init__(dim, outputs, level)
         if variant not in HIDDEN:

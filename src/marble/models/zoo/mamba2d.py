@@ -16,6 +16,7 @@ from marble.bags.bag import Bag
 from marble.errors import BagError, InputError
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import GatedAttention, token_embedding
+from marble.models.parts.ranges import Count, Rate
 from marble.models.recipe import Recipe
 from marble.models.ssm.mamba1 import Mamba1Mixer
 from marble.models.zoo.mambamil import initialise
@@ -84,11 +85,11 @@ class Mamba2DMIL(BagModel):
         dim: int,
         outputs: int,
         level: int = -1,
-        layers: int = 1,
-        hidden: int = 128,
-        attention_hidden: int = 128,
-        state: int = 16,
-        dropout: float = 0.25,
+        layers: Count = 1,
+        hidden: Count = 128,
+        attention_hidden: Count = 128,
+        state: Count = 16,
+        dropout: Rate = 0.25,
         grid: str | Sequence[int] = "slide",
         empty: str = "trainable",
         init: str = "authors",

@@ -16,6 +16,7 @@ from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import GatedAttention, token_embedding
+from marble.models.parts.ranges import Count, Rate
 from marble.models.recipe import Recipe
 from marble.models.ssm.mamba1 import Mamba1Mixer, xavier
 from marble.specs import unknown_choice
@@ -116,13 +117,13 @@ class MambaMIL(_MambaStack):
         dim: int,
         outputs: int,
         level: int = -1,
-        layers: int = 2,
+        layers: Count = 2,
         bidirectional: bool = False,
-        hidden: int = 512,
-        attention_hidden: int = 128,
-        state: int = 16,
+        hidden: Count = 512,
+        attention_hidden: Count = 128,
+        state: Count = 16,
         act: str = "gelu",
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         init: str = "authors",
     ) -> None:
         sizes = _Sizes(layers, hidden, attention_hidden, state, act, dropout, init)
@@ -143,13 +144,13 @@ class SRMambaMIL(_MambaStack):
         dim: int,
         outputs: int,
         level: int = -1,
-        layers: int = 2,
-        rate: int = 5,
-        hidden: int = 512,
-        attention_hidden: int = 128,
-        state: int = 16,
+        layers: Count = 2,
+        rate: Count = 5,
+        hidden: Count = 512,
+        attention_hidden: Count = 128,
+        state: Count = 16,
         act: str = "gelu",
-        dropout: float = 0.0,
+        dropout: Rate = 0.0,
         init: str = "authors",
     ) -> None:
         if rate < 1:

@@ -31,6 +31,7 @@ from marble.bags.bag import Bag, Level, cell_keys
 from marble.errors import BagError
 from marble.models.base import BagModel, Output
 from marble.models.orders import arranged, best_first, factor, inverse, is_scored, order_of_each_level
+from marble.models.parts.ranges import Count, Rate
 from marble.models.ssm.set_mixer import SetMixer
 from marble.models.ssm.ssd import Mamba2
 from marble.models.ssm.ssd_stream import keeps_rows
@@ -77,18 +78,18 @@ class Marble(BagModel):
         self,
         dim: int,
         outputs: int,
-        levels: int = 2,
+        levels: Count = 2,
         level: int = -1,
         block: str = "literal",
         mixer: str = "mamba2",
         fusion: str = "parent",
-        depth: int = 1,
-        drop_rate: float = 0.1,
+        depth: Count = 1,
+        drop_rate: Rate = 0.1,
         shuffle: bool = True,
-        d_state: int = 128,
-        headdim: int | None = None,
-        project: int | None = None,
-        dropout: float = 0.0,
+        d_state: Count = 128,
+        headdim: Count | None = None,
+        project: Count | None = None,
+        dropout: Rate = 0.0,
         start: str = "default",
         readout: str = "finest",
         order: str | Sequence[str] = "shuffle",

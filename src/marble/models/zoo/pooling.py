@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from marble.bags.bag import Bag
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import of_predicted, token_embedding
+from marble.models.parts.ranges import Count, Rate
 from marble.models.recipe import Recipe
 
 
@@ -47,7 +48,7 @@ class PooledLogits(BagModel):
     }
 
     def __init__(
-        self, dim: int, outputs: int, level: int = -1, hidden: int = 512, act: str = "relu", dropout: float = 0.25
+        self, dim: int, outputs: int, level: int = -1, hidden: Count = 512, act: str = "relu", dropout: Rate = 0.25
     ) -> None:
         super().__init__(dim, outputs, level)
         self.embed = token_embedding(dim, hidden, act, dropout)

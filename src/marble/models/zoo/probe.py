@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from marble.bags.bag import Bag
 from marble.errors import BagError, InputError
 from marble.models.base import BagModel, Output
+from marble.models.parts.ranges import Count
 
 
 class ClosedForm(BagModel):
@@ -62,7 +63,7 @@ class Probe(ClosedForm):
         level: the one to read when `levels` is 1; counted from the finest if negative.
     """
 
-    def __init__(self, dim: int, outputs: int, levels: int = 2, level: int = -1) -> None:
+    def __init__(self, dim: int, outputs: int, levels: Count = 2, level: int = -1) -> None:
         if levels < 1:
             raise InputError(f"levels must be at least 1, got {levels}", where="model 'probe'")
         if levels > 1 and level != -1:

@@ -12,6 +12,7 @@ from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import token_embedding
+from marble.models.parts.ranges import Count
 from marble.models.recipe import Recipe
 from marble.models.ssm.s4d import S4D
 
@@ -48,7 +49,7 @@ class S4MIL(BagModel):
         "fc2.": "classifier.",
     }
 
-    def __init__(self, dim: int, outputs: int, level: int = -1, hidden: int = 512, state: int = 32) -> None:
+    def __init__(self, dim: int, outputs: int, level: int = -1, hidden: Count = 512, state: Count = 32) -> None:
         super().__init__(dim, outputs, level)
         if state < 2 or state % 2:
             raise InputError(f"state must be even and at least 2, got {state}")

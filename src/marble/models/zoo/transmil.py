@@ -20,6 +20,7 @@ from torch.nn.functional import conv2d, pad
 from marble.bags.bag import Bag, cell_keys
 from marble.models.base import BagModel, Output
 from marble.models.parts.nystrom import Landmarked, NystromAttention
+from marble.models.parts.ranges import Count, Rate
 from marble.models.recipe import Recipe
 
 
@@ -69,8 +70,8 @@ class TransMIL(BagModel):
         dim: int,
         outputs: int,
         level: int = -1,
-        hidden: int = 512,
-        dropout: float = 0.1,
+        hidden: Count = 512,
+        dropout: Rate = 0.1,
         nystrom_bug: bool = False,
     ) -> None:
         super().__init__(dim, outputs, level)

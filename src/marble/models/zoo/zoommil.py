@@ -25,6 +25,7 @@ from marble.bags.bag import Bag, Level
 from marble.errors import InputError
 from marble.models.base import BagModel, Output
 from marble.models.parts.attention import GatedAttention, token_embedding
+from marble.models.parts.ranges import Count, Positive, Rate
 from marble.models.parts.topk import hard_topk, perturbed_topk
 from marble.models.parts.tree import ancestors, finest_levels, spread
 from marble.models.recipe import Recipe
@@ -67,13 +68,13 @@ class ZoomMIL(BagModel):
         self,
         dim: int,
         outputs: int,
-        levels: int = 3,
-        k: int = 12,
-        hidden: int = 512,
-        attention_dim: int = 256,
-        dropout: float = 0.25,
-        samples: int = 100,
-        sigma: float = 0.002,
+        levels: Count = 3,
+        k: Count = 12,
+        hidden: Count = 512,
+        attention_dim: Count = 256,
+        dropout: Rate = 0.25,
+        samples: Count = 100,
+        sigma: Positive = 0.002,
     ) -> None:
         super().__init__(dim, outputs)
         if levels < 1 or k < 1 or samples < 1 or sigma <= 0:
