@@ -12,6 +12,7 @@ import torch
 from marble.bags.augment import canonical
 from marble.bags.bag import Bag
 from marble.bags.provenance import EncoderIdentity, Geometry, Provenance, SlideIdentity
+from marble.bags.record import id_of_stem
 from marble.bags.store import BagStore
 from marble.errors import BagError, InputError
 from marble.interchange import export_store, import_levels
@@ -111,6 +112,21 @@ def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
     first = {path.relative_to(tmp_path / "x"): path.read_bytes() for path in export_store(store.root, tmp_path / "x")}
     again = {path.relative_to(tmp_path / "y"): path.read_bytes() for path in export_store(store.root, tmp_path / "y")}
     assert first == again
+
+
+def test_ids_come_back_as_they_were(tmp_path: Path) -> None:
+    ids = ("with space ü", "100%", "-minus", "a/b", "%C3", "Ä.1")
+    list(export_store(stored(tmp_path / "store", ids=ids).root, tmp_path / "out"))
+    result = import_levels(
+        [f"{m:g}:{tmp_path / 'out' / f'{m:g}x_256px_0px_overlap'}" for m in (2.5, 10)], tmp_path / "back"
+    )
+    assert result.failed == []
+    assert set(BagStore(tmp_path / "back").slide_ids()) == set(ids)
+
+
+def test_names_of_other_tools_are_ids_as_they_are() -> None:
+    for name in ("a%20b", "50%", "%zz", "x%C3%28"):
+        assert id_of_stem(name) == name
 
 
 def test_names_cannot_leave_the_folder(tmp_path: Path) -> None:

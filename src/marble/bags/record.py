@@ -6,6 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote
 
 from pydantic import Field
 
@@ -78,3 +79,12 @@ def file_stem(slide_id: str) -> str:
     if len(safe) > 180 or safe.lower() == "store":
         safe = f"{safe[:120]}%{hashlib.sha256(slide_id.encode()).hexdigest()[:32]}"
     return safe
+
+
+def id_of_stem(stem: str) -> str:
+    """The slide id that `file_stem` made this name of; any other name is an id as it is."""
+    try:
+        slide_id = unquote(stem, errors="strict")
+    except UnicodeDecodeError:
+        return stem
+    return slide_id if file_stem(slide_id) == stem else stem

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from marble.bags.record import id_of_stem
 from marble.errors import InputError
 from marble.identifiers import slide_id_of
 from marble.interchange import lazyslide
@@ -47,7 +48,7 @@ def parse_levels(levels: Sequence[str]) -> list[tuple[float, Path]]:
 
 
 def find_features(folder: Path, encoder: str | None = None) -> Found:
-    """Every slide's features file in a tool's output folder, by slide id (the file's stem)."""
+    """Every slide's features file in a tool's output folder, by slide id: the file's stem, as `file_stem` may have made it."""
     direct = _by_slide(folder.iterdir())
     if direct.files:
         return direct
@@ -83,7 +84,7 @@ def _by_slide(paths: Iterable[Path]) -> Found:
     for path in sorted(paths):
         if path.suffix not in _SUFFIXES or path.name.startswith("."):
             continue
-        slide_id = slide_id_of(path)
+        slide_id = id_of_stem(slide_id_of(path))
         known = found.files.setdefault(slide_id, path)
         if not (path.is_dir() if path.suffix == lazyslide.SUFFIX else path.is_file()):
             wrong = "a folder" if path.is_dir() else "a file, not a store" if path.is_file() else None
