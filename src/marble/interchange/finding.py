@@ -48,7 +48,7 @@ def parse_levels(levels: Sequence[str]) -> list[tuple[float, Path]]:
 
 
 def find_features(folder: Path, encoder: str | None = None) -> Found:
-    """Every slide's features file in a tool's output folder, by slide id: the file's stem, as `file_stem` may have made it."""
+    """Every slide's features file in a tool's output folder, by slide id: its stem, as `file_stem` may have made it."""
     direct = _by_slide(folder.iterdir())
     if direct.files:
         return direct
