@@ -70,10 +70,10 @@ SLIDES = (
     Gate("A9", "A planted lesion is found at its coordinates in every level, map and format", 9,
          ("tests/viewer/test_planted.py::test_a_planted_lesion_is_the_peak_everywhere",
           "tests/slides/test_lattice.py::test_a_planted_mark_is_in_its_cell_at_every_level")),
-    Gate("A10", "Any bytes through the readers of TIFF headers and tables end in an answer or a named refusal", None,
+    Gate("A10", "Any bytes through readers of headers and tables, guided by coverage: an answer or a named refusal", None,
          ("tests/slides/readers/test_preflight.py::test_any_damage_is_refused_or_passes",
-          "tests/slides/readers/test_codestream.py::test_any_bytes_are_answered", "tests/cohorts/test_fuzz.py"),
-         lacks="drawn by hypothesis, not guided by coverage"),
+          "tests/slides/readers/test_codestream.py::test_any_bytes_are_answered", "tests/cohorts/test_fuzz.py",
+          f"{HERE}/test_guided_fuzz.py")),
     Gate("A11", "Random folders through every verb of a study: what is bad is named, the rest is as if alone", 200,
          (f"{HERE}/test_folders.py", f"{HERE}/test_any_verb.py")),
 )  # fmt: skip
