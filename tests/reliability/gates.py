@@ -70,7 +70,7 @@ SLIDES = (
     Gate("A9", "A planted lesion is found at its coordinates in every level, map and format", 9,
          ("tests/viewer/test_planted.py::test_a_planted_lesion_is_the_peak_everywhere",
           "tests/slides/test_lattice.py::test_a_planted_mark_is_in_its_cell_at_every_level")),
-    Gate("A10", "Any bytes through readers of headers and tables, guided by coverage: an answer or a named refusal", None,
+    Gate("A10", "Any bytes, guided by coverage, through readers of headers and tables: an answer or a refusal", None,
          ("tests/slides/readers/test_preflight.py::test_any_damage_is_refused_or_passes",
           "tests/slides/readers/test_codestream.py::test_any_bytes_are_answered", "tests/cohorts/test_fuzz.py",
           f"{HERE}/test_guided_fuzz.py")),

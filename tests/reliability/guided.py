@@ -104,4 +104,4 @@ def _number(rng: random.Random) -> bytes:
     number, size = rng.choice(NUMBERS), rng.choice((1, 2, 4, 8, 0))
     if size == 0:
         return str(number).encode()
-    return (number % 256**size).to_bytes(size, rng.choice(("little", "big")))
+    return (number % (1 << 8 * size)).to_bytes(size, rng.choice(("little", "big")))
