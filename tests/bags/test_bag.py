@@ -118,6 +118,18 @@ def test_a_broken_rule_is_named(what: str, says: str) -> None:
     assert isinstance(caught.value, NonFiniteError if "NaN" in says else BagError)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_none_is_found_wherever_it_stands(dtype: torch.dtype, value: float) -> None:
+    tokens = torch.randn(9, 37, generator=torch.Generator().manual_seed(0)).to(dtype)
+    Bag.of_tokens(tokens)
+    for place in range(tokens.numel()):
+        spoiled = tokens.clone()
+        spoiled.view(-1)[place] = value
+        with pytest.raises(NonFiniteError, match=rf"in row {place // 37} \(1 rows\)"):
+            Bag.of_tokens(spoiled)
+
+
 def test_large_finite_numbers_are_not_mistaken_for_infinity() -> None:
     assert _broken("huge but finite").finest.features.dtype == torch.float16
 

@@ -184,6 +184,8 @@ HOSTILE = {
     "out of the file": _header({"a": _tensor("F32", [2], 0, 8)}, b"\0" * 4),
     "trailing bytes": _header({"a": _tensor("F32", [1], 0, 4)}, b"\0" * 8),
     "shape bomb": _header({"a": _tensor("F32", [2**40], 0, 4)}, b"\0" * 4),
+    "nothing, of any size": _header({"a": _tensor("F32", [2**63, 0], 0, 0)}),
+    "65 dimensions": _header({"a": _tensor("F32", [1] * 65, 0, 4)}, b"\0" * 4),
     "negative": _header({"a": _tensor("F32", [-1], 0, -4)}, b""),
     "unknown dtype": _header({"a": _tensor("OBJ", [1], 0, 8)}, b"\0" * 8),
     "no metadata": save({"level0.features": torch.zeros(1, 2)}),

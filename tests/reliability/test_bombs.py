@@ -15,10 +15,14 @@ import pytest
 import tifffile
 
 from marble.compute import Done, Failed, Limits, Processes
+from marble.extract import SlideFacts, extract_slide
 from marble.synthetic.slides import write_slide
 from tests.cli.running import marble
+from tests.extract.making import spec_of
 from tests.extract.test_any_folder import SETTINGS
 from tests.reliability.scale import scaled
+
+MOST_S = 5  # seconds of processor time, which a busy machine does not stretch, until a bomb is refused
 
 
 def png(width: int, height: int) -> bytes:
@@ -91,6 +95,12 @@ def test_ten_bombs_are_refused_by_name_and_a_good_slide_among_them_is_not(
     assert "good: ok" in ended.output
     assert "died" not in ended.output  # each was refused, none had to be killed
     record_property("cases", len(made))
+    facts, spec = SlideFacts(mpp=0.5), spec_of()
+    assert extract_slide(good, spec, tmp_path / "here", facts=facts).status == "ok"  # all that is imported, is
+    for path in made:
+        begin = time.process_time()
+        assert extract_slide(path, spec, tmp_path / "here", facts=facts).status == "failed"
+        assert time.process_time() - begin < MOST_S, path.name
 
 
 def misbehave(kind: str) -> str:

@@ -6,16 +6,20 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from marble import files
 from marble.bags import BagStore
 from marble.compute import locks
 from marble.extract import Machine, extract_many
 from marble.synthetic.slides import write_slide
+from marble.verify import verify_path
 from tests.bags.making import random_bag
 from tests.cli.running import marble
 from tests.extract.making import spec_of, tree
@@ -69,6 +73,29 @@ def test_verify_finds_all_of_25_faults_among_a_thousand_bags_and_no_other(
     assert ended.code == 1
     assert len(named) == faults, ended.output
     assert all(any(slide in line for line in named) for slide in planted)
+
+
+@pytest.mark.reliability
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_verify_takes_little_more_than_hashing(tmp_path: Path, dtype: torch.dtype) -> None:
+    """In processor time, which a busy machine does not stretch: half a GiB a second, or half of SHA-256's rate."""
+    store = BagStore(tmp_path)
+    for number in range(6):
+        store.save(random_bag(f"s{number}", coarse=60, ratios=(16,), dim=1024, dtype=dtype))
+    bags = sorted(store.root.glob("*.safetensors"))
+    gib = sum(path.stat().st_size for path in bags) / 2**30
+    whole, hashing = [], []
+    for _ in range(5):
+        begin = time.process_time()
+        verdict = verify_path(store.root)
+        between = time.process_time()
+        for path in bags:
+            files.sha256_file(path)
+        whole.append(between - begin)
+        hashing.append(time.process_time() - between)
+        assert (verdict.checked, verdict.faults) == (len(bags) + 1, [])
+    rate, at_most = gib / min(whole), gib / min(hashing)  # the least disturbed of five
+    assert rate >= min(0.5, 0.5 * at_most), (rate, at_most)  # GiB a second
 
 
 @pytest.mark.reliability

@@ -18,6 +18,7 @@ from marble.extract.slide import store_for
 from marble.heatmaps.colours import colour_table
 from marble.heatmaps.overlay import OPACITY
 from marble.heatmaps.write import HeatmapSpec, write_heatmaps
+from marble.identifiers import slide_id_of
 from marble.prediction import Predictor
 from marble.slides.lattice import PyramidSpec
 from marble.slides.slide import Slide
@@ -37,14 +38,14 @@ def spec_at(origin: tuple[int, int]) -> ExtractSpec:
     return ExtractSpec(pyramid=pyramid, encoders=("colour",))
 
 
-@pytest.mark.parametrize("layout", ["generic-tiff", "svs"])
+@pytest.mark.parametrize("layout", ["generic-tiff", "svs", "ome-tiff"])
 @pytest.mark.parametrize("origin", [(0, 0), (37, 91), (128, 64)])
 def test_a_planted_lesion_is_the_peak_everywhere(
     world: World, tmp_path: Path, origin: tuple[int, int], layout: Format
 ) -> None:
     cell = (4, 7)  # row, column
     lesion = (origin[0] + cell[1] * FINE, origin[1] + cell[0] * FINE, FINE, FINE)
-    suffix = "svs" if layout == "svs" else "tiff"
+    suffix = {"svs": "svs", "ome-tiff": "ome.tiff"}.get(layout, "tiff")
     path = write_slide(tmp_path / "slides" / f"planted.{suffix}", (2200, 1500), seed=5, format=layout,
                        planted=[Planted("mark", lesion)])  # fmt: skip
     record = extract_slide(path, spec_at(origin), tmp_path / "bags")
@@ -75,7 +76,7 @@ def test_the_peak_of_a_real_slide_is_where_its_pixels_say(
 def check_everywhere(
     world: World, path: Path, store: BagStore, truth: list[tuple[int, int, int, int]], out: Path
 ) -> None:
-    bag = store.load(path.stem)
+    bag = store.load(slide_id_of(path))
     predictor = Predictor(world.run("max"))
     wish = HeatmapSpec(size=700, top=3)
     done = write_heatmaps(predictor, bag, path, out / "maps", wish)

@@ -14,6 +14,7 @@ from marble.bags.tensors import map_file, to_bytes
 from marble.errors import BagError, IntegrityError
 
 FORMAT = 1
+SHOWN = 300  # characters of what a damaged file says, in an error
 
 
 def bag_bytes(bag: Bag) -> bytes:
@@ -48,7 +49,7 @@ def read_bag(path: Path, slide_id: str, checked: Provenance | None = None) -> Ba
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise IntegrityError(f"not a MARBLE bag of format {FORMAT}", where=path)
     if metadata.get("slide_id") != slide_id:
-        raise IntegrityError(f"holds slide '{metadata.get('slide_id')}', not '{slide_id}'", where=path)
+        raise IntegrityError(f"holds slide '{str(metadata.get('slide_id'))[:SHOWN]}', not '{slide_id}'", where=path)
     provenance = checked or Provenance.parse(metadata.get("provenance", {}), where=path)
     ratios = metadata.get("ratios") or []
     if not isinstance(ratios, list):
@@ -56,7 +57,9 @@ def read_bag(path: Path, slide_id: str, checked: Provenance | None = None) -> Ba
     wanted = {f"level{k}.{name}" for k in range(len(ratios)) for name in ("features", "cells", "parent")}
     wanted.discard("level0.parent")
     if set(tensors) != wanted:
-        raise BagError(f"tensors {sorted(set(tensors) ^ wanted)} are missing or unexpected", where=path)
+        others = str(sorted(set(tensors) ^ wanted))
+        shown = others if len(others) <= SHOWN else f"{others[:SHOWN]}..."
+        raise BagError(f"tensors {shown} are missing or unexpected", where=path)
     levels = []
     for k, ratio in enumerate(ratios):
         features, cells = tensors[f"level{k}.features"], tensors[f"level{k}.cells"]

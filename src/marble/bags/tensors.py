@@ -30,8 +30,12 @@ from marble.guarded_json import parse_json
 from marble.specs import canonical_json
 
 METADATA_KEY = "marble"
-MAX_HEADER_BYTES = 16 << 20
+#: room for some 50,000 tensors; read as JSON, such a header takes twenty times its length in memory
+MAX_HEADER_BYTES = 4 << 20
 MAP_FROM_BYTES = 32 << 20
+#: a tensor's sizes, of which numpy and torch take no more, and what they multiply to, zeros aside
+MAX_DIMENSIONS, MAX_ELEMENTS = 64, 1 << 48
+_SHOWN = 60  # characters of a name or a shape in an error
 _DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "F32": np.dtype("<f4"),
@@ -56,7 +60,8 @@ def map_file(path: str | Path) -> tuple[dict[str, Tensor], Any]:
     expected = data_start + max((end for *_, end in entries.values()), default=0)
     with open(path, "rb") as file:
         if expected <= MAP_FROM_BYTES:
-            raw = np.frombuffer(bytearray(file.read(expected)), np.uint8)
+            raw = np.empty(expected, np.uint8)
+            raw = raw[: file.readinto(raw.data)]  # straight into its place: one copy, and no zeros written before it
         else:
             # A plain array over the map: numpy's own memmap type makes every view of it several times slower.
             raw = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
@@ -77,8 +82,10 @@ def read_header(path: str | Path) -> tuple[dict[str, tuple[np.dtype[Any], tuple[
         if len(prefix) < 8:
             raise _bad(path, "shorter than its own header")
         (length,) = struct.unpack("<Q", prefix)
-        if length > min(MAX_HEADER_BYTES, size - 8):
+        if length > size - 8:
             raise _bad(path, f"not a safetensors file: header length {length} does not fit a file of {size} bytes")
+        if length > MAX_HEADER_BYTES:
+            raise _bad(path, f"its header claims {length:,} bytes; no more than {MAX_HEADER_BYTES:,} are read")
         text = file.read(length)
     try:
         header = parse_json(text, where=path)
@@ -99,9 +106,12 @@ def _entry(path: str | Path, name: str, entry: Any) -> tuple[np.dtype[Any], tupl
         begin, end = entry["data_offsets"]
         whole = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
     except (KeyError, TypeError, ValueError):
-        raise _bad(path, f"tensor '{name}' has a malformed or unsupported header entry") from None
-    if not whole or end - begin != prod(shape) * dtype.itemsize:
-        raise _bad(path, f"tensor '{name}': shape {shape} does not fit its {end} - {begin} bytes")
+        raise _bad(path, f"tensor {_shown(name)} has a malformed or unsupported header entry") from None
+    if len(shape) > MAX_DIMENSIONS:
+        raise _bad(path, f"tensor {_shown(name)} has {len(shape):,} dimensions; {MAX_DIMENSIONS} are the most")
+    if not whole or end - begin != prod(shape) * dtype.itemsize or prod(filter(None, shape)) > MAX_ELEMENTS:
+        what = f"shape {str(shape)[:_SHOWN]} does not fit its {str(end)[:_SHOWN]} - {str(begin)[:_SHOWN]} bytes"
+        raise _bad(path, f"tensor {_shown(name)}: {what}")
     return dtype, shape, begin, end
 
 
@@ -109,7 +119,9 @@ def _check_layout(path: str | Path, entries: Mapping[str, tuple[Any, Any, int, i
     at = 0
     for name, (_, _, begin, end) in sorted(entries.items(), key=lambda item: item[1][2:]):
         if begin != at:
-            raise _bad(path, f"tensor '{name}' starts at byte {begin}, expected {at}: tensors overlap or leave gaps")
+            raise _bad(
+                path, f"tensor {_shown(name)} starts at byte {begin}, expected {at}: tensors overlap or leave gaps"
+            )
         at = end
     if at != data_bytes:
         raise _bad(path, f"truncated or padded: header describes {at} bytes of data, the file holds {data_bytes}")
@@ -125,6 +137,11 @@ def _metadata(path: str | Path, metadata: Any) -> Any:
         return parse_json(text, where=path) if isinstance(text, str) else None
     except IntegrityError as error:
         raise _bad(path, f"metadata entry '{METADATA_KEY}' is {error.what}") from None
+
+
+def _shown(name: str) -> str:
+    """A tensor's name as errors show it: whoever made the file may have given it any length."""
+    return f"'{name}'" if len(name) <= _SHOWN else f"'{name[:_SHOWN]}...'"
 
 
 def _bad(path: str | Path, what: str) -> IntegrityError:

@@ -83,8 +83,18 @@ def _account(cohort: Cohort, records: Mapping[str, BagRecord], damaged: Mapping[
             reasons[f"{record.status}: {record.reason}"] += 1
     slides = {reason: count for reason, count in sorted(reasons.items()) if count}
     patients = sum(item.slides == 0 for item in cohort.excluded)
+    unverified = sum(_is_unverified(record) for record in records.values())
     counts: dict[str, Any] = {"in": used + sum(slides.values()), "used": used, "excluded": slides}
-    return counts | ({"patients_without_slides": patients} if patients else {})
+    also = {"patients_without_slides": patients, "unverified": unverified}
+    return counts | {key: count for key, count in also.items() if count}
+
+
+def _is_unverified(record: BagRecord) -> bool:
+    """Whether its bag was made here from a slide file that no manifest vouched for; imported features name no file."""
+    origin = record.provenance
+    if record.status != "ok" or origin is None or not origin.source.startswith("marble "):
+        return False
+    return origin.slide is None or not origin.slide.verified
 
 
 def _used_by_finished(runs: Path) -> dict[str, Path]:

@@ -121,6 +121,8 @@ def caption(comparison: Comparison) -> str:
     )
     if counts.get("patients_without_slides"):
         text += f" Patients without a slide: {counts['patients_without_slides']}."
+    if counts.get("unverified"):
+        text += f" Not checked against a manifest of hashes: {counts['unverified']} of the slides used."
     text += _undrawn(comparison) + _unfinished(comparison) + _sites(repeats)
     said = results.task.caption([repeat.calibration for model in results.models for repeat in model.repeats])
     text += f" {said}" if said else ""

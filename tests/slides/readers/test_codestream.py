@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marble.slides.readers.codestream import PlainJpeg, has_restarts, jpeg2000_size, jpeg_size, plain_jpeg
+from marble.slides.readers.codestream import (
+    PlainJpeg,
+    has_restarts,
+    huffman_symbols,
+    jpeg2000_size,
+    jpeg_size,
+    plain_jpeg,
+)
 
 
 @pytest.mark.parametrize(("width", "height"), [(16, 16), (257, 33), (1000, 3)])
@@ -41,6 +48,12 @@ def test_other_streams_are_not_plain() -> None:
     assert plain_jpeg(plain) is not None
     for cut in range(plain.index(b"\xff\xda") + 4):
         assert plain_jpeg(plain[:cut]) is None
+
+
+def test_a_huffman_table_that_claims_more_than_there_is() -> None:
+    plain = bytes(imagecodecs.jpeg8_encode(np.zeros((16, 16, 3), np.uint8)))
+    at = plain.index(b"\xff\xc4") + 2
+    assert huffman_symbols(plain[:at] + b"\xff\xff" + plain[at + 2 :])
 
 
 @settings(max_examples=200, deadline=None)

@@ -78,7 +78,7 @@ def huffman_symbols(data: bytes) -> list[bytes]:
         for marker, at in _headers(data[start:]):
             if marker == _HUFFMAN:
                 at += start
-                end = at + 2 + int(struct.unpack(">H", data[at + 2 : at + 4])[0])
+                end = min(at + 2 + int(struct.unpack(">H", data[at + 2 : at + 4])[0]), len(data))  # as it claims
                 at += 4
                 while at + 17 < end:
                     count = sum(data[at + 1 : at + 17])
