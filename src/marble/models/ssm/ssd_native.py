@@ -107,8 +107,8 @@ class NativeSegmentGradient(NativeSegmentScan, SegmentGradient):
         chunks, per_group = -(-L // CHUNK), blocks(shape) // shape.groups
         d_rows = scratch("d_rows", L, shape.projected)
         d_step, d_log_dt = scratch("d_step", L, shape.heads), scratch("d_log_dt", L, shape.heads)
-        # B and C are shared: every block of heads adds up its own part of their gradients
-        parts = scratch("d_shared", 2, shape.groups, per_group, chunks * CHUNK, shape.state).zero_()
+        # B and C are shared: every block of heads adds up its own part of their gradients, from zero
+        parts = scratch("d_shared", 2, shape.groups, per_group, chunks * CHUNK, shape.state)
         starts = (chunks, shape.heads, shape.state, shape.headdim)
         places: dict[str, tuple[Tensor, tuple[int, ...]]] = {
             "y": (scratch("y", L, shape.inner), (L, shape.inner)),
