@@ -93,5 +93,5 @@ def _one(model: BagModel, base: Bag, k: int) -> tuple[Tensor, Tensor, Tensor, in
 def _on_cpu(*tensors: Tensor) -> list[Tensor]:
     """The tensors on the CPU, by one copy that the host waits for instead of one each."""
     joined = torch.cat([tensor.flatten() for tensor in tensors]).cpu()  # of the widest dtype, which holds all exactly
-    parts = joined.split([tensor.numel() for tensor in tensors])
+    parts = torch.split(joined, [tensor.numel() for tensor in tensors])
     return [part.view(tensor.shape).to(tensor.dtype, copy=True) for part, tensor in zip(parts, tensors)]

@@ -128,7 +128,8 @@ class NativeSegmentGradient(NativeSegmentScan, SegmentGradient):
     def restore(self, rows: Tensor, scanned: Scanned) -> Tensor:
         L, self.scanned = self._prepare(rows), scanned
         gated = self.scratch("gated", L, self.shape.inner)
-        return torch.ops.aten.silu.out(self._gate(rows), out=gated).mul_(scanned[0])
+        torch.ops.aten.silu.out(self._gate(rows), out=gated)
+        return gated.mul_(scanned[0])
 
     def backward(self, rows: Tensor, d_gated: Tensor) -> Tensor:
         shape, scratch, dtype = self.shape, self.scratch, self.dtype
