@@ -32,10 +32,13 @@ CUDA, MPS and the `mamba_ssm` kernels: no such machine was at hand;
 
 Processors with AVX-512 have kernels of their own since the tables were made (on one with AVX2), and some passes over
 memory are gone; a quiet run of all tables since is wanting. On an Intel Xeon, one thread, CPU time, beside other
-jobs, a training step of MARBLE took 1.07 of the products as written on 512 tokens and 1.03 on 2,048, where it had
-taken 1.40 and 1.15: its products are faster there, so the rest weighs more. Training on a million tokens of a mapped
-bag took 3.46 GiB there (1,048,576 tokens, one thread; less than 4 asked): `marble bench model` measures it in a
-process of its own. Predicting them was not measured."""
+jobs, a training step of MARBLE took 1.07 of the products as written on 256 tokens, 0.98 on 512, 0.88 on 2,048 and
+0.75 on 8,192 (medians of 2 to 7 turns; the targets, 0.9 and from 8,192 tokens on 0.65, are missed but for 2,048). Its
+products are faster there than where the tables were made, so the rest weighs more. In the same way, on 2,048 and 8,192
+tokens, CLAM-SB took 1.00 and 1.01 of torchmil's prediction and 0.93 and 0.90 of its training step, DSMIL 0.99 and 0.95
+and 0.98 and 0.97. Before steps kept their scans, one on a million tokens of a mapped bag took 3.46 GiB there (1,048,576
+tokens, one thread; less than 4 asked): `marble bench model` measures it in a process of its own.
+Predicting them was not measured."""
 
 
 def main() -> None:

@@ -72,6 +72,11 @@ def test_a_step_on_a_slide_never_waits_and_launches_little(found: dict[str, Any]
     assert counts["kernels"] <= 2000
 
 
+@pytest.mark.parametrize("name", ["marble", "abmil"])
+def test_a_prediction_waits_for_one_copy(found: dict[str, Any], name: str) -> None:
+    assert list(found[name]["infer"]["waited_for"].values()) == [1]
+
+
 def test_a_value_that_is_read_is_seen(found: dict[str, Any]) -> None:
     assert found["abmil"]["step"]["syncs"] == {}
     assert sum(found["abmil!item"]["step"]["syncs"].values()) == 1

@@ -54,12 +54,16 @@ def infer(model: BagModel, bag: Bag, orders: int = ORDERS) -> Prediction:
     try:
         tiles = " + ".join(f"{len(level):,}" for level in bag.levels)
         with told_if_short(f"{tiles} tiles", bag.slide_id):
-            base = canonical(bag).to(model.device)
+            sorted_bag = canonical(bag)
+            base = sorted_bag.to(model.device)
             runs = [_one(model, base, k) for k in range(orders if model.order_sensitive else 1)]
     finally:
         model.train(was_training)
-    logits = torch.stack([run[0] for run in runs]).cpu()  # (K, outputs)
-    attention = torch.stack([run[2] for run in runs]).mean(dim=0).cpu()  # (T,)
+    logits, embedding, attention = _on_cpu(
+        torch.stack([run[0] for run in runs]),  # (K, outputs)
+        torch.stack([run[1] for run in runs]).mean(dim=0),  # (E,)
+        torch.stack([run[2] for run in runs]).mean(dim=0),  # (T,)
+    )
     if not bool(torch.isfinite(logits).all() and torch.isfinite(attention).all()):
         raise NonFiniteError("the model's prediction is NaN or infinite", where=bag.slide_id)
     level = runs[0][3]
@@ -67,9 +71,9 @@ def infer(model: BagModel, bag: Bag, orders: int = ORDERS) -> Prediction:
         slide_id=bag.slide_id,
         logits=logits.mean(dim=0),
         logits_by_order=logits,
-        embedding=torch.stack([run[1] for run in runs]).mean(dim=0).cpu(),
+        embedding=embedding,
         attention=attention,
-        cells=base.levels[level].cells.cpu(),
+        cells=sorted_bag.levels[level].cells.cpu(),
         level=level,
     )
 
@@ -84,3 +88,10 @@ def _one(model: BagModel, base: Bag, k: int) -> tuple[Tensor, Tensor, Tensor, in
     attention = torch.empty_like(out.attention)
     attention[orders[out.level]] = out.attention
     return out.logits, out.embedding, attention, out.level
+
+
+def _on_cpu(*tensors: Tensor) -> list[Tensor]:
+    """The tensors on the CPU, by one copy that the host waits for instead of one each."""
+    joined = torch.cat([tensor.flatten() for tensor in tensors]).cpu()  # of the widest dtype, which holds all exactly
+    parts = torch.split(joined, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape).to(tensor.dtype, copy=True) for part, tensor in zip(parts, tensors)]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 SOURCES = ("ssd_prepare.cpp", "ssd_forward.cpp", "ssd_backward.cpp", "scan.cpp", "scan2d.cpp")
-HEADERS = ("simd.hpp", "ssd.hpp")
+HEADERS = ("ahead.hpp", "simd.hpp", "ssd.hpp")
 LIBRARY = FOLDER / "kernels.so"
 WIDE_NAME = "kernels-avx512.so"
 FLAGS = (

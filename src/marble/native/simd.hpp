@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "ahead.hpp"
+
 #ifdef _OPENMP
 // Declared here, because Apple's compiler knows the pragmas but has no omp.h; torch's own OpenMP holds the functions.
 extern "C" int omp_get_thread_num(void);
@@ -187,9 +189,10 @@ inline void tile_row(long N, long K, Left<T> A, const T* B, long ldb, T* C, long
 //! Which part of a product is needed: all of it; A is lower triangular; A is upper triangular; only C's lower triangle
 enum class Shape { full, lower_left, upper_left, lower_result };
 
-//! C (M x N) = beta C + A (M x K) B (K x N); N is a multiple of V
-template <typename T>
-void multiply(long M, long N, long K, Left<T> A, const T* B, long ldb, T* C, long ldc, T beta, Shape shape) {
+//! C (M x N) = beta C + A (M x K) B (K x N); N is a multiple of V. `ahead` is called after every few rows.
+template <typename T, typename Fetch = NothingAhead>
+void multiply(long M, long N, long K, Left<T> A, const T* B, long ldb, T* C, long ldc, T beta, Shape shape,
+              Fetch&& ahead = Fetch()) {
     for (long i = 0; i < M; i += 6) {
         const long rows = M - i < 6 ? M - i : 6;
         long from = 0, to = K, columns = N;
@@ -207,6 +210,7 @@ void multiply(long M, long N, long K, Left<T> A, const T* B, long ldb, T* C, lon
             case 2: tile_row<T, 2>(columns, to - from, a, b, ldb, c, ldc, beta); break;
             default: tile_row<T, 1>(columns, to - from, a, b, ldb, c, ldc, beta);
         }
+        ahead();
     }
 }
 

@@ -25,8 +25,22 @@ struct ForwardRoom {
           states(HEADS_PER_BLOCK * s.state * s.headdim) {}
 };
 
+//! What `forward_chunk` will touch of rows that lie apart
 template <typename T>
-void forward_chunk(const Segment<T>& s, const Scanned<T>& to, long head, long chunk, T* S, ForwardRoom<T>& w) {
+Ahead rows_of(const Segment<T>& s, const Scanned<T>& to, long head, long chunk) {
+    const long P = s.headdim, at = chunk * Q, q = s.length(chunk);
+    Ahead ahead;
+    ahead.want(s.raw(at, head * P), s.row, q + s.conv - 1, P);
+    ahead.want(s.gate(at, head), s.row, q, P);
+    ahead.want(to.gated + at * to.gated_row + head * P, to.gated_row, q, P);
+    if (to.y) ahead.want(to.y + at * s.inner() + head * P, s.inner(), q, P);
+    return ahead;
+}
+
+//! One head's chunk; meanwhile, what is wanted `ahead` is fetched
+template <typename T>
+void forward_chunk(const Segment<T>& s, const Scanned<T>& to, long head, long chunk, T* S, ForwardRoom<T>& w,
+                   Ahead ahead) {
     const long P = s.headdim, N = s.state, stride = s.groups * N, group = head / s.heads_per_group();
     const long at = chunk * Q, q = s.length(chunk);
     const T *B = s.B + at * stride + group * N, *C = s.C + at * stride + group * N;
@@ -36,10 +50,11 @@ void forward_chunk(const Segment<T>& s, const Scanned<T>& to, long head, long ch
     silu(q * P, w.x.data(), w.x.data());
     decay_mask(s, head, at, q, w.M.data());
     chunk_matrix(q, w.M.data(), s.CB + (chunk * s.groups + group) * Q * Q, s.skip[head], w.M.data());
-    multiply<T>(q, P, q, {w.M.data(), Q, 1}, w.x.data(), P, w.y.data(), P, 0, Shape::lower_left);
-    multiply<T>(q, P, N, {C, stride, 1}, S, P, w.past.data(), P, 0, Shape::full);
+    multiply<T>(q, P, q, {w.M.data(), Q, 1}, w.x.data(), P, w.y.data(), P, 0, Shape::lower_left, ahead);
+    multiply<T>(q, P, N, {C, stride, 1}, S, P, w.past.data(), P, 0, Shape::full, ahead);
     scale_rows(q, P, w.x.data(), write, w.written.data());
-    multiply<T>(N, P, q, {B, 1, stride}, w.written.data(), P, S, P, s.total[chunk * s.heads + head], Shape::full);
+    multiply<T>(N, P, q, {B, 1, stride}, w.written.data(), P, S, P, s.total[chunk * s.heads + head], Shape::full,
+                ahead);
     for (long i = 0; i < q; i++) {
         const T* z = s.gate(at + i, head);
         T* gated = to.gated + (at + i) * to.gated_row + head * P;
@@ -66,8 +81,14 @@ void forward(const Segment<T>& s, const Scanned<T>& to, long first, long step) {
             for (long c = 0; c < columns; c += P)
                 std::memcpy(&w.states[c * N + n * P], state + n * state_row + c, P * sizeof(T));
         for (long chunk = 0; chunk < s.chunks(); chunk++)
-            for (long head = heads.first; head < heads.last; head++)
-                forward_chunk(s, to, head, chunk, &w.states[(head - heads.first) * N * P], w);
+            for (long head = heads.first; head < heads.last; head++) {
+                Ahead ahead;
+                if (head + 1 < heads.last)
+                    ahead = rows_of(s, to, head + 1, chunk);
+                else if (chunk + 1 < s.chunks())
+                    ahead = rows_of(s, to, heads.first, chunk + 1);
+                forward_chunk(s, to, head, chunk, &w.states[(head - heads.first) * N * P], w, ahead);
+            }
         for (long n = 0; n < N; n++)
             for (long c = 0; c < columns; c += P)
                 std::memcpy(state + n * state_row + c, &w.states[c * N + n * P], P * sizeof(T));

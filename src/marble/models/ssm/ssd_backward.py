@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from marble.models.ssm.ssd_fast import Decay, SegmentScan
+from marble.models.ssm.ssd_fast import Decay, Scanned, SegmentScan
 from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
 from marble.native.layout import CHUNK
 
@@ -41,6 +41,10 @@ class SegmentGradient(SegmentScan):
         """The gated tokens (L, H*P) of a segment that starts from `state`."""
         self.state.copy_(_like(self.state, state))
         return self.forward(rows, keep=True)
+
+    def restore(self, rows: Tensor, scanned: Scanned) -> Tensor:
+        """The same, from what `forward_for_later` kept."""
+        raise NotImplementedError
 
     def backward(self, rows: Tensor, d_gated: Tensor) -> Tensor:
         """Gradient (L, z|x|B|C|dt) of the segment just recomputed; it lives in a reused buffer."""

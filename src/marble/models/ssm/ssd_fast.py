@@ -56,6 +56,10 @@ class Decay:
     b_rest: Tensor  # (H, q)
 
 
+#: of a segment: y (L, H*P) before the gate, and the state that every chunk started from
+Scanned = tuple[Tensor, Tensor]
+
+
 class SegmentScan:
     """Runs the segments of one sequence in order; `state` passes from each to the next."""
 
@@ -73,6 +77,14 @@ class SegmentScan:
         self.sum_dtype = like.dtype if like.device.type == "mps" else torch.float64
         self.grid = 2.0**28 if self.sum_dtype == torch.float64 else 2.0**10  # 64 steps of it add up exactly
         self.future = like.new_full((chunk, chunk), float("-inf")).triu_(1)  # added before exp: nothing from later
+
+    def scanned_bytes(self, L: int) -> int:
+        """What `forward_for_later` would keep of L tokens; 0 if this scan cannot."""
+        return 0
+
+    def forward_for_later(self, rows: Tensor) -> tuple[Tensor, Scanned]:
+        """`forward`, and in tensors of their own what spares the backward pass another scan."""
+        raise NotImplementedError
 
     # ---- forward -----------------------------------------------------------------------------------------------
 

@@ -7,14 +7,16 @@ from the convolution to the gate, while its state stays in the cache.
 from __future__ import annotations
 
 import ctypes
+import math
 
 import torch
 from torch import Tensor
 
 from marble.models.ssm.ssd_backward import SegmentGradient
-from marble.models.ssm.ssd_fast import SegmentScan
+from marble.models.ssm.ssd_fast import Scanned, SegmentScan
 from marble.models.ssm.ssd_reference import SsdShape, SsdWeights
-from marble.native.layout import CHUNK, Scanned, Segment, SsdGradient
+from marble.native.layout import CHUNK, Segment, SsdGradient
+from marble.native.layout import Scanned as ScannedPlaces
 from marble.native.library import LANES, check, library_number, missing, place, place_of_rows, run
 
 
@@ -43,26 +45,50 @@ class NativeSegmentScan(SegmentScan):
         dense = {name: getattr(weights, name).contiguous() for name in ("conv_bias", "dt_bias", "D")}
         super().__init__(weights._replace(**dense), shape, *d_state)  # type: ignore[arg-type]  # of the way back
 
+    def scanned_bytes(self, L: int) -> int:
+        return (L * self.shape.inner + math.prod(self._starts_shape(L))) * self.dtype.itemsize
+
+    def forward_for_later(self, rows: Tensor) -> tuple[Tensor, Scanned]:
+        L = len(rows) - self.shape.conv + 1
+        scanned = self.taps.new_empty(L, self.shape.inner), self.taps.new_empty(self._starts_shape(L))
+        return self._forward(rows, False, scanned), scanned
+
     def forward(self, rows: Tensor, *, keep: bool = False, overwrite: bool = False) -> Tensor:
-        shape, scratch = self.shape, self.scratch
-        L = len(rows) - shape.conv + 1
-        chunks = -(-L // CHUNK)
-        self.segment = self._segment(rows, L, chunks)
-        self.rows = rows  # alive as long as the segment points at it
-        gated = self._gate(rows) if overwrite else scratch("gated", L, shape.inner)
-        y = scratch("y", L, shape.inner) if keep else None
-        starts = scratch("starts", chunks, shape.heads, shape.state, shape.headdim) if keep else None
-        scanned = Scanned(
+        L = len(rows) - self.shape.conv + 1
+        if not keep:
+            return self._forward(rows, overwrite, None)
+        scanned = self.scratch("y", L, self.shape.inner), self.scratch("starts", *self._starts_shape(L))
+        return self._forward(rows, overwrite, scanned)
+
+    def _starts_shape(self, L: int) -> tuple[int, int, int, int]:
+        return -(-L // CHUNK), self.shape.heads, self.shape.state, self.shape.headdim
+
+    def _forward(self, rows: Tensor, overwrite: bool, scanned: Scanned | None) -> Tensor:
+        shape = self.shape
+        L = self._prepare(rows)
+        gated = self._gate(rows) if overwrite else self.scratch("gated", L, shape.inner)
+        self.scanned = scanned
+        y, starts = (None, None) if scanned is None else scanned
+        places = ScannedPlaces(
             place("state", self.state, (shape.groups, shape.state, self.width), self.dtype),
             place_of_rows("gated", gated, (L, shape.inner), self.dtype),
             gated.stride(0),
             place("y", y, (L, shape.inner), self.dtype),
-            place("starts", starts, (chunks, shape.heads, shape.state, shape.headdim), self.dtype),
+            place("starts", starts, self._starts_shape(L), self.dtype),
         )
         segment, widths = ctypes.byref(self.segment), (shape.headdim, shape.state)
-        run("ssd_prepare", rows, segment, widths=widths, blocks=chunks)
-        run("ssd_forward", rows, segment, ctypes.byref(scanned), widths=widths, blocks=blocks(shape))
+        run("ssd_forward", rows, segment, ctypes.byref(places), widths=widths, blocks=blocks(shape))
         return gated
+
+    def _prepare(self, rows: Tensor) -> int:
+        """Let the kernels find what the heads share; the number of tokens."""
+        L = len(rows) - self.shape.conv + 1
+        chunks = -(-L // CHUNK)
+        self.segment = self._segment(rows, L, chunks)
+        self.rows = rows  # alive as long as the segment points at it
+        widths = (self.shape.headdim, self.shape.state)
+        run("ssd_prepare", rows, ctypes.byref(self.segment), widths=widths, blocks=chunks)
+        return L
 
     def _segment(self, rows: Tensor, L: int, chunks: int) -> Segment:
         """Where the kernels read a segment, and where they write what its heads share."""
@@ -99,20 +125,26 @@ class NativeSegmentScan(SegmentScan):
 class NativeSegmentGradient(NativeSegmentScan, SegmentGradient):
     """Backward over the segments of one sequence, from the last to the first."""
 
+    def restore(self, rows: Tensor, scanned: Scanned) -> Tensor:
+        L, self.scanned = self._prepare(rows), scanned
+        gated = self.scratch("gated", L, self.shape.inner)
+        torch.ops.aten.silu.out(self._gate(rows), out=gated)
+        return gated.mul_(scanned[0])
+
     def backward(self, rows: Tensor, d_gated: Tensor) -> Tensor:
         shape, scratch, dtype = self.shape, self.scratch, self.dtype
         L = self.segment.tokens
-        if rows.data_ptr() != self.rows.data_ptr() or rows.shape != self.rows.shape:
-            raise RuntimeError("expected the rows of the segment that was just recomputed")
+        if self.scanned is None or rows.data_ptr() != self.rows.data_ptr() or rows.shape != self.rows.shape:
+            raise RuntimeError("expected the rows of the segment that was just recomputed or restored")
         chunks, per_group = -(-L // CHUNK), blocks(shape) // shape.groups
         d_rows = scratch("d_rows", L, shape.projected)
         d_step, d_log_dt = scratch("d_step", L, shape.heads), scratch("d_log_dt", L, shape.heads)
-        # B and C are shared: every block of heads adds up its own part of their gradients
-        parts = scratch("d_shared", 2, shape.groups, per_group, chunks * CHUNK, shape.state).zero_()
-        starts = (chunks, shape.heads, shape.state, shape.headdim)
+        # B and C are shared: every block of heads adds up its own part of their gradients, from zero
+        parts = scratch("d_shared", 2, shape.groups, per_group, chunks * CHUNK, shape.state)
+        y, starts = self.scanned
         places: dict[str, tuple[Tensor, tuple[int, ...]]] = {
-            "y": (scratch("y", L, shape.inner), (L, shape.inner)),
-            "starts": (scratch("starts", *starts), starts),
+            "y": (y, (L, shape.inner)),
+            "starts": (starts, self._starts_shape(L)),
             "d_gated": (d_gated, (L, shape.inner)),
             "d_rows": (d_rows, (L, shape.projected)),
             "d_state": (self.d_state, (shape.groups, shape.state, self.width)),

@@ -2,13 +2,14 @@
 
 Only the state and the last K-1 projected rows pass from one segment to the next. The backward pass walks the segments
 from the last to the first and recomputes each; what the forward pass keeps for it is the state at every segment's
-start and, while they are small enough, the projected rows.
+start and, while they are small enough, the projected rows. What the kernel found inside the first segments is kept too,
+so that small bags are scanned once.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ BATCHED_SEGMENT = 8192
 #: projected rows beyond this are projected again in the backward pass instead of kept; of a block that others come
 #: after, rows beyond half of it, since theirs are kept meanwhile
 KEEP_BYTES = 2 << 30
+#: what a scan found inside its segments, kept for the first segments that fit into this; others are scanned again
+KEEP_SCANNED_BYTES = 96 << 20
 
 
 class InputProjection:
@@ -161,20 +164,56 @@ SCANS: dict[str, tuple[type[SegmentScan], type[SegmentGradient]]] = {
 }
 
 
+class WayBack:
+    """What a forward pass keeps for the backward pass, segment by segment."""
+
+    def __init__(self, starts: Sequence[Tensor] = (), scanned: Sequence[Tensor] = ()) -> None:
+        self.starts = list(starts)  # the state at every segment's start
+        self.scanned = list(scanned)  # of the first segments, the two tensors of each one's `Scanned`
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor], count: int) -> WayBack:
+        """As it was saved by `tensors`, for `count` segments."""
+        return cls(tensors[:count], tensors[count:])
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*self.starts, *self.scanned)
+
+    def forward(self, scan: SegmentScan, rows: Tensor, L: int) -> Tensor:
+        """The gated tokens of the next segment, whose scan is kept if all before it were and there is room."""
+        all_were = len(self.scanned) == 2 * len(self.starts)
+        used, more = sum(tensor.nbytes for tensor in self.scanned), scan.scanned_bytes(L)
+        self.starts.append(scan.state.clone())
+        if more == 0 or not all_were or used + more > KEEP_SCANNED_BYTES:
+            return scan.forward(rows)
+        gated, scanned = scan.forward_for_later(rows)
+        self.scanned += scanned
+        return gated
+
+    def gated(self, scan: SegmentGradient, rows: Tensor, segment: int) -> Tensor:
+        """The gated tokens of a segment, from what was kept or scanned again; `scan.backward` may follow."""
+        kept = self.scanned[2 * segment : 2 * segment + 2]
+        if kept:
+            return scan.restore(rows, (kept[0], kept[1]))
+        return scan.recompute(rows, self.starts[segment])
+
+
 def gated_segments(
-    source: InputProjection, scan: SegmentScan, path: str, starts: list[Tensor] | None, last: bool = True
+    source: InputProjection, scan: SegmentScan, path: str, way_back: WayBack | None, last: bool = True
 ) -> Iterator[tuple[int, int, Tensor]]:
     """The forward pass: (start, stop, gated tokens) of one segment after the other.
 
-    With `starts`, there will be a way back: the state at every segment's start is put there, and rows may be kept, of
-    the `last` block more than of others.
+    What the `way_back` needs is put there, and rows may be kept, of the `last` block more than of others.
     """
-    if starts is not None and keeps_rows(len(source.tokens), source.weight, last):
+    if way_back is not None and keeps_rows(len(source.tokens), source.weight, last):
         source.kept = source.empty_rows()
     for start, stop in segments(len(source.tokens), path):
-        if starts is not None:
-            starts.append(scan.state.clone())
-        yield start, stop, scan.forward(source.project(start, stop), overwrite=starts is None)
+        rows = source.project(start, stop)
+        if way_back is None:
+            yield start, stop, scan.forward(rows, overwrite=True)
+        else:
+            yield start, stop, way_back.forward(scan, rows, stop - start)
 
 
 def wide_backward(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
@@ -207,13 +246,14 @@ class _Block(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None, low)
         scan = SCANS[path][0](SsdWeights(*weights), shape)
-        starts: list[Tensor] = []
+        way_back = WayBack() if graph else None
         out = in_weight.new_empty(len(tokens), len(out_weight))
-        for start, stop, gated in gated_segments(source, scan, path, starts if graph else None, last=False):
+        for start, stop, gated in gated_segments(source, scan, path, way_back, last=False):
             normal = gated.mul_(_inverse_rms(gated, shape)).mul_(weights[-1])
             product_into(out[start:stop], normal, out_weight.t(), low)
         ctx.shape, ctx.path, ctx.low = shape, path, low
-        ctx.save_for_backward(tokens, in_weight, shared, index, out_weight, source.kept, *weights, *starts)
+        saved = () if way_back is None else way_back.tensors
+        ctx.save_for_backward(tokens, in_weight, shared, index, out_weight, source.kept, *weights, *saved)
         return out, scan.state
 
     @staticmethod
@@ -222,15 +262,16 @@ class _Block(torch.autograd.Function):
         d_out, d_state = gradients
         shape: SsdShape = ctx.shape
         tokens, in_weight, shared, index, out_weight, kept, *rest = ctx.saved_tensors
-        weights, starts = SsdWeights(*rest[:6]), rest[6:]
+        cuts = segments(len(tokens), ctx.path)
+        weights, way_back = SsdWeights(*rest[:6]), WayBack.of(rest[6:], len(cuts))
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept, ctx.low)
         d_input = InputGradient(source, ctx.needs_input_grad[4:7])
         scan = SCANS[ctx.path][1](weights, shape, d_state)
         d_out_weight, d_norm = _summand(out_weight, len(tokens)), torch.zeros_like(weights.norm_weight)
         into = product_into  # the first segment, the others are added to it
-        for (start, stop), state in reversed(list(zip(segments(len(tokens), ctx.path), starts))):
+        for i, (start, stop) in reversed(list(enumerate(cuts))):
             rows = source.again(start, stop)
-            gated = scan.recompute(rows, state)
+            gated = way_back.gated(scan, rows, i)
             inverse = _inverse_rms(gated, shape)
             unit = scan.scratch("unit", *gated.shape).copy_(gated).mul_(inverse)
             d_part = d_out[start:stop]

@@ -24,6 +24,7 @@ from marble.models.ssm.ssd_stream import (
     SCANS,
     InputGradient,
     InputProjection,
+    WayBack,
     fast_block,
     gated_segments,
     low_precision,
@@ -122,12 +123,12 @@ class _PooledBlock(torch.autograd.Function):
         direction = out_weight.t() @ w  # (H*P,)
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, None, low)
         scan = SCANS[path][0](SsdWeights(*weights), shape)
-        starts: list[Tensor] = []
+        way_back = WayBack() if graph else None
         scores = in_weight.new_empty(len(tokens))
         top = in_weight.new_full((), float("-inf"))  # running maximum of the scores
         total = in_weight.new_zeros(())  # running sum of exp(score - top)
         unscaled = in_weight.new_zeros(shape.inner)  # running sum of exp(score - top) * gated / rms
-        for start, stop, gated in gated_segments(source, scan, path, starts if graph else None):
+        for start, stop, gated in gated_segments(source, scan, path, way_back):
             inverse = _inverse_rms(gated, shape)  # (L,)
             part = torch.mv(gated, direction * norm_weight).mul_(inverse)
             if extra_scores is not None:
@@ -140,8 +141,9 @@ class _PooledBlock(torch.autograd.Function):
         unit = unscaled / total  # sum alpha gated / rms
         log_total = top + torch.log(total)
         ctx.shape, ctx.path, ctx.low = shape, path, low
+        saved = () if way_back is None else way_back.tensors
         ctx.save_for_backward(
-            tokens, in_weight, shared, index, out_weight, w, source.kept, scores, log_total, unit, *weights, *starts
+            tokens, in_weight, shared, index, out_weight, w, source.kept, scores, log_total, unit, *weights, *saved
         )
         return out_weight @ (unit * norm_weight), scores
 
@@ -151,7 +153,8 @@ class _PooledBlock(torch.autograd.Function):
         d_z, d_scores = gradients
         shape: SsdShape = ctx.shape
         tokens, in_weight, shared, index, out_weight, w, kept, scores, log_total, unit, *rest = ctx.saved_tensors
-        weights, starts = SsdWeights(*rest[:6]), rest[6:]
+        cuts = segments(len(tokens), ctx.path)
+        weights, way_back = SsdWeights(*rest[:6]), WayBack.of(rest[6:], len(cuts))
         d_n, direction = torch.stack([d_z, w]) @ out_weight  # (H*P,) each
         source = InputProjection(tokens, in_weight, shared, index, shape.conv - 1, kept, ctx.low)
         d_input = InputGradient(source, ctx.needs_input_grad[4:7])
@@ -161,9 +164,9 @@ class _PooledBlock(torch.autograd.Function):
         mean = plane[0] @ unit
         d_all_scores = torch.empty_like(scores)
         d_direction = torch.zeros_like(direction)  # before the norm's scale
-        for (start, stop), state in reversed(list(zip(segments(len(tokens), ctx.path), starts))):
+        for i, (start, stop) in reversed(list(enumerate(cuts))):
             rows = source.again(start, stop)
-            gated = scan.recompute(rows, state)
+            gated = way_back.gated(scan, rows, i)
             inverse = _inverse_rms(gated, shape)
             along = torch.mm(gated, plane.t()) * inverse[:, None]  # (L, 2) d_n . n_t and direction . n_t
             alpha = torch.exp(scores[start:stop] - log_total)
