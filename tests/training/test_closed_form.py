@@ -13,6 +13,7 @@ from torch import Tensor
 from marble.bags.store import BagStore
 from marble.models import build
 from marble.models.inference import infer
+from marble.models.zoo.marble import Marble
 from marble.targets import SurvivalTime
 from marble.tasks.classification import Classification
 from marble.tasks.survival import Survival
@@ -189,6 +190,19 @@ def test_a_linear_term_is_the_probe_and_training_starts_there(tmp_path: Path, ki
     expected = (x @ found.weight.t() + found.bias).numpy()
     said = np.stack([infer(model, store.load(slide), orders=1).logits.numpy() for slide in slides])
     np.testing.assert_allclose(said, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_where_patients_are_compared_in_groups_a_head_is_left_as_it_was(tmp_path: Path) -> None:
+    models, train = '[{ name = "marble", project = 8 }]', ', linear_term = true, risk_set = "group", group = 4'
+    job = plan(tmp_path, "survival", models=models, train=train)[0].job
+    targets = {slide: case.target.value() for case in job.train for slide in case.slides}
+    patients = {slide: case.case_id for case in job.train for slide in case.slides}
+    model = build(job.model, job.dim, 1, **job.options)
+    assert isinstance(model, Marble)
+    before = model.head.weight.clone()
+    solve_linear_term(job, job.bound_task.build().criterion(targets, patients), model, share=1.0)
+    assert torch.equal(model.head.weight, before)
+    assert model.linear_term.is_set
 
 
 def test_a_sum_of_discrete_losses_is_solved_at_once() -> None:

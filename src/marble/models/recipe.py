@@ -51,22 +51,24 @@ COMMON = Recipe()
 
 #: training slides below which the small recipe is the default: what it was searched for and shown on
 SMALL_BELOW = 300
-#: steps of the small recipe for each root of a training slide, and its least and most epochs: more steps learn by heart
-SMALL_STEPS, SMALL_EPOCHS = 64, (4, 20)
+#: steps of the small recipe for each root of a training slide, and its least and most epochs: more steps on few slides
+#: learn by heart, fewer on many do not find what only tiles together tell
+SMALL_STEPS, SMALL_EPOCHS = 64, (10, 20)
 #: slides of one of its steps for survival: a patient's time says little by itself
 SMALL_GROUP = 16
+SMALL_SURVIVAL_EPOCHS = 40
 
 
 def small(slides: int, target: TargetKind = "classification") -> Recipe:
-    """The recipe for few slides, of which `slides` are trained on: steps grow as the root of their number."""
+    """The recipe for few slides, of which `slides` are trained on."""
     least, most = SMALL_EPOCHS
-    together = SMALL_GROUP if target == "survival" else 1
+    in_groups = target == "survival"
     return Recipe(
         lr=3e-4,
         warmup=1,
-        epochs=min(most, max(least, ceil(SMALL_STEPS * together / sqrt(slides)))),
+        epochs=SMALL_SURVIVAL_EPOCHS if in_groups else min(most, max(least, ceil(SMALL_STEPS / sqrt(slides)))),
         select_by="last",
-        risk_set="bank" if together == 1 else "group",
+        risk_set="group" if in_groups else "bank",
         standardise=True,
         linear_term=True,
         share_folds=3,

@@ -20,6 +20,7 @@ from marble.models.statistics import Moments
 from marble.models.zoo.probe import ClosedForm
 from marble.targets import SurvivalTime
 from marble.tasks.base import Task
+from marble.tasks.cox import CoxGroup
 from marble.tasks.criterion import Criterion
 from marble.training.evaluate import history_row, validate
 from marble.training.job import CaseSpec, FitJob
@@ -110,7 +111,8 @@ def solve_linear_term(job: FitJob, criterion: Criterion, model: BagModel, share:
     weight = solved.solution.weight * solved.scale  # of v as it is: W (v - center) * scale + b
     bias = solved.solution.bias - weight @ solved.center
     model.linear_term.set(weight, bias, share, like=next(model.parameters()).detach())
-    model.start_beside_linear_term()
+    if not isinstance(criterion, CoxGroup):  # from a head of zeros, comparing a few patients with each other finds less
+        model.start_beside_linear_term()
     return f"beside a linear term: {solved.note}"
 
 
