@@ -245,3 +245,44 @@ def test_tiles_at_the_place_of_another_are_counted_in_the_verdict(tmp_path: Path
         "import", "--level", f"20:{tmp_path / 'plain'}", "--store", tmp_path / "bags", "--tile-px=256"
     )
     assert "one level: 3 tiles of 1 slides; 0 left out for a shared cell, 1 for the place of another" in ended.output
+
+
+@pytest.mark.parametrize("odd", ["a", "c"])
+def test_a_file_of_another_width_is_named_whichever_comes_first(tmp_path: Path, odd: str) -> None:
+    for name in ("a", "b", "c"):
+        features = MADE.coarse[:, :5] if name == odd else MADE.coarse
+        write_plain(tmp_path / "f" / f"{name}.h5", features=features, coords=MADE.coarse_xy)
+    arguments = ("import", "--level", f"10:{tmp_path / 'f'}", "--store", tmp_path / "bags", "--extents=1024")
+    ended = running.marble(*arguments)
+    assert ended.code == 1, ended.output
+    (line,) = ended.failed
+    assert line.startswith(
+        f"{odd}: tokens 5 wide, but tokens {MADE.coarse.shape[1]} wide in 2 other bags. Make the bag"
+    )
+    write_plain(tmp_path / "f" / f"{odd}.h5", features=MADE.coarse, coords=MADE.coarse_xy)
+    assert running.marble(*arguments).code == 0  # made again as the others were made
+
+
+def test_files_of_two_widths_are_all_imported_and_said_once(tmp_path: Path) -> None:
+    write_plain(tmp_path / "f" / "a.h5", features=MADE.coarse[:, :5], coords=MADE.coarse_xy)
+    write_plain(tmp_path / "f" / "b.h5", features=MADE.coarse, coords=MADE.coarse_xy)
+    ended = running.marble("import", "--level", f"10:{tmp_path / 'f'}", "--store", tmp_path / "bags", "--extents=1024")
+    (line,) = ended.failed
+    assert (ended.code, "bags of different shapes: 1 with tokens 5 wide (as 'a') and 1 with" in line) == (1, True)
+    assert len(BagStore(tmp_path / "bags")) == 2
+
+
+@pytest.mark.parametrize("odd", ["a", "c"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_file_does_not_decide_for_all_how_wide_an_encoder_is(tmp_path: Path, odd: str, workers: int) -> None:
+    """A named encoder has a width, which all bags of a store share."""
+    for name in ("a", "b", "c"):
+        features = MADE.coarse[:, :5] if name == odd else MADE.coarse
+        write_plain(tmp_path / "f" / f"{name}.h5", features=features, coords=MADE.coarse_xy)
+    said = ("--extents=1024", "--tile-px=256", "--encoder=uni_v1", "--workers", workers)
+    ended = running.marble("import", "--level", f"10:{tmp_path / 'f'}", "--store", tmp_path / "bags", *said)
+    assert ended.code == 1, ended.output
+    (line,) = ended.failed
+    assert f"provenance differs in 'encoders': dim 6 here, dim 5 in bag '{odd}'. " in line
+    assert BagStore(tmp_path / "bags").slide_ids() == sorted({"a", "b", "c"} - {odd})
+    assert running.marble("verify", tmp_path / "bags").code == 0

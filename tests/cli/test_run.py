@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from marble.bags.bag import Bag, Level
+from marble.bags.store import BagStore
 from marble.synthetic.bags import BagRecipe
 from marble.synthetic.cohort import write_cohort
 from tests.cli.running import marble
@@ -118,3 +120,34 @@ def test_a_validation_part_of_one_class_stops_only_who_would_choose_by_it(folder
     assert (folder / "last" / "tiny" / "report" / "index.html").is_file()
     fit = json.loads((folder / "last" / "tiny" / "mean" / "0" / "run.json").read_text())["fit"]
     assert isinstance(fit["val"]["auc"], str)  # says why there is none
+
+
+def _narrow(bags: Path, *odd: str) -> None:
+    """The store anew as an import without the encoder's name leaves it, with narrower tokens in these bags."""
+    held = [_with_tokens(bag, 6 if bag.slide_id in odd else 8) for bag in BagStore(bags)]
+    shutil.rmtree(bags)
+    for bag in held:
+        BagStore(bags).save(bag)
+
+
+def _with_tokens(bag: Bag, dim: int) -> Bag:
+    levels = [Level(level.features[:, :dim].clone(), level.cells, level.parent, level.ratio) for level in bag.levels]
+    return Bag(bag.slide_id, levels)
+
+
+@pytest.mark.parametrize("odd", ["P0000-S0", "P0031-S0"])
+def test_a_bag_of_another_width_is_left_out_and_named_wherever_it_stands(folder: Path, odd: str) -> None:
+    _narrow(folder / "bags", odd)
+    said = marble("run", folder / "tiny.toml", "--out", folder / "runs")
+    assert said.code == 1, said.output
+    (line,) = said.failed
+    assert line.startswith(f"{odd}: 2 levels of tokens 6 wide, but 2 levels of tokens 8 wide in 59 other bags, so the")
+    assert "Slides in: 60, used: 59, excluded: 1 with a bag of another shape than most" in said.output
+    assert len(list((folder / "runs" / "tiny" / "mean").glob("*/run.json"))) == 2
+
+
+def test_two_widths_of_equally_many_bags_are_one_line(folder: Path) -> None:
+    _narrow(folder / "bags", *(f"P{number:04d}-S0" for number in range(30)))
+    said = marble("run", folder / "tiny.toml", "--out", folder / "runs")
+    assert said.code == 2
+    assert "30 with 2 levels of tokens 6 wide (as 'P0000-S0')" in said.output

@@ -66,6 +66,32 @@ def test_arrays_for_models_of_one_level() -> None:
     assert torch.equal(model(torch.as_tensor(arrays[0])).logits, model([bags[0], bags[1]])[0].logits)
 
 
+def test_arrays_as_numpy_pandas_and_lists_have_them() -> None:
+    """They are float64 unless somebody says otherwise, and stores hold float32."""
+    bags, labels = two_classes()
+    single = [bag.finest.features for bag in bags]
+    double = [one.double().numpy() for one in single]
+    run = marble.fit(double, labels, "mean", **QUICK)
+    like = marble.fit(single, labels, "mean", **QUICK)
+    wanted = like.predict(single[1]).prediction.logits
+    for same in (double[1], pandas.DataFrame(double[1]), single[1]):
+        assert torch.equal(run.predict(same).prediction.logits, wanted)
+    lists = marble.fit([one.tolist() for one in double], labels, "mean", **QUICK)
+    assert torch.equal(lists.predict(double[1]).prediction.logits, wanted)
+    counts = marble.fit([one.round().to(torch.int64) for one in single], labels, "mean", **QUICK)
+    assert counts.predict(single[1]).label == labels[1]
+    with pytest.raises(InputError, match="bag: complex numbers are no features"):
+        run.predict(double[0] * 1j)
+
+
+@pytest.mark.parametrize("odd", [0, 7])
+def test_a_bag_of_another_width_is_named_wherever_it_stands(odd: int) -> None:
+    bags, labels = two_classes()
+    arrays = [bag.finest.features.numpy()[:, : 5 if number == odd else 6] for number, bag in enumerate(bags)]
+    with pytest.raises(MarbleError, match=f"bag-0000{odd}: tokens 5 wide, but tokens 6 wide in 23 other bags"):
+        marble.fit(arrays, labels, "mean", **QUICK)
+
+
 def fit_with(arguments: dict[str, Any]) -> marble.Run:
     return marble.fit(**arguments)
 

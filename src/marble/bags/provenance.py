@@ -28,6 +28,10 @@ class EncoderIdentity(Spec):
     precision: str = "float32"
 
 
+#: how a refusal of bags that were made in different ways begins
+DIFFERS = "provenance differs in"
+
+
 class Geometry(Spec):
     """One level's place on the slide."""
 
@@ -84,8 +88,9 @@ class Provenance(Spec):
         ours, theirs = self.recipe(), other.recipe()
         for key, value in ours.items():
             if value != theirs[key]:
+                here, there = _apart(value, theirs[key])
                 raise BagError(
-                    f"provenance differs in '{key}': {value} here, {theirs[key]} in {against}",
+                    f"{DIFFERS} '{key}': {here} here, {there} in {against}",
                     where=where,
                     hint="Bags made in different ways cannot be trained on together; keep them in separate stores",
                 )
@@ -98,3 +103,16 @@ class Provenance(Spec):
                 where=slide_id,
                 hint="Import features with coordinates, or choose a model that reads none, such as abmil",
             )
+
+
+def _apart(ours: Any, theirs: Any) -> tuple[Any, Any]:
+    """Of two encoders only the fields that differ; of anything else all of it."""
+    alike = isinstance(ours, list) and len(ours) == len(theirs) and all(isinstance(one, dict) for one in ours + theirs)
+    if not alike:
+        return ours, theirs
+    keys = [key for key in ours[0] if any(mine[key] != other[key] for mine, other in zip(ours, theirs, strict=True))]
+    here, there = (
+        ", ".join(" ".join(f"{key} {encoder[key]}" for key in keys) for encoder in encoders)
+        for encoders in (ours, theirs)
+    )
+    return here, there

@@ -67,4 +67,4 @@ def import_(
     )
     typer.echo(result.verdict())
     typer.echo(f"audit: {result.audit_path}")
-    terminal.failures(result.failed)
+    terminal.failures([*result.failed, *result.odd])

@@ -60,7 +60,7 @@ def run(
         if any(outcome.ok for outcome in outcomes):
             write_and_show(out / loaded.name, out / loaded.name / "report")
     left_out = []
-    for slide, error in stock.damaged.items():
+    for slide, error in stock.left_out.items():
         hint = error.hint or "Extract or copy the slide again"
         said = MarbleError(f"{error.what}, so the slide was left out", where=error.where, hint=hint)
         left_out.append((slide, str(said)))

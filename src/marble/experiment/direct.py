@@ -42,14 +42,17 @@ class Given:
 
 
 def as_bag(features: Any, slide_id: str) -> Bag:
-    """A bag as it is; an array (N, D) as a bag of one level whose tiles lie nowhere."""
+    """A bag as it is; an array (N, D) as one level whose tiles lie nowhere, in float32 unless it is float16."""
     if isinstance(features, Bag):
         return features
     try:  # numpy reads tables of pandas and lists of lists
         tokens = features.detach() if isinstance(features, torch.Tensor) else torch.as_tensor(np.asarray(features))
     except (TypeError, ValueError):
         raise InputError(f"{type(features).__name__} is no array (N, D) of numbers", where=slide_id) from None
-    return Bag.of_tokens(tokens, slide_id)
+    if tokens.dtype.is_complex:
+        raise InputError("complex numbers are no features", where=slide_id)
+    # numpy and pandas make float64 of whatever is not said to be less
+    return Bag.of_tokens(tokens if tokens.dtype == torch.float16 else tokens.to(torch.float32), slide_id)
 
 
 def collect(bags: Bags, targets: Any, folder: Path, task: str | None, groups: Any) -> Given:
@@ -108,6 +111,8 @@ def plan_fit(
         what = f"{len(rest)} patients are too few to learn on and to set {validation:g} of them aside for validation"
         raise InputError(what, hint="Give more bags, a larger `validation`, or fewer patients in `test`")
     experiment, stock = Experiment(spec, "fit", folder), Stock.of(cohort, given.store)
+    for error in stock.odd.values():
+        raise error
     (planned,) = experiment.plan_split(cohort, stock, split, folder, threads, False, required=("train", "val"))
     return planned
 

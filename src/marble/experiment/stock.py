@@ -10,13 +10,14 @@ from typing import Any
 
 from marble import storage
 from marble.bags.record import BagRecord
+from marble.bags.shapes import odd_ones_out
 from marble.bags.store import BagStore
 from marble.bags.survey import damage
 from marble.cohorts.cohort import Cohort
 from marble.errors import IntegrityError, MarbleError
 from marble.training.results import read_run
 
-NO_BAG, DAMAGED = "no bag in the store", "with a damaged bag"
+NO_BAG, DAMAGED, ODD = "no bag in the store", "with a damaged bag", "with a bag of another shape than most"
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,19 @@ class Stock:
         slides: of the cohort that have a bag.
         counts: the account, as runs record it.
         damaged: slides that were left out because of what is wrong with their bag.
+        odd: slides that were left out because no model can read their bag beside the others.
     """
 
     store: BagStore
     slides: set[str]
     counts: dict[str, Any]
     damaged: Mapping[str, MarbleError] = field(default_factory=dict)
+    odd: Mapping[str, MarbleError] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> dict[str, MarbleError]:
+        """Slides that have a bag which cannot be used, with the reason."""
+        return {**self.damaged, **self.odd}
 
     @staticmethod
     def of(cohort: Cohort, store: BagStore, damaged: Mapping[str, MarbleError] | None = None) -> Stock:
@@ -45,27 +53,33 @@ class Stock:
             for slide in cohort.slides()
             if slide not in damaged and store.has_record(slide)
         }  # fmt: skip
-        slides = {slide for slide, record in records.items() if record.status == "ok"}
-        return Stock(store, slides, _account(cohort, records, damaged), damaged)
+        odd = odd_ones_out(records.values(), store.root)
+        slides = {slide for slide, record in records.items() if record.status == "ok" and slide not in odd}
+        return Stock(store, slides, _account(cohort, records, damaged, odd), damaged, odd)
 
     @staticmethod
     def checked(cohort: Cohort, store: BagStore, runs: Path) -> Stock:
-        """The stock after every bag of the cohort was read: one that is damaged costs only itself.
+        """The stock after every bag of the cohort was read: one that cannot be used costs only itself.
 
-        Runs that are finished below `runs` keep their slides: where one of those is damaged by now, the others of the
-        experiment could not be compared with them, so that it has to be mended first.
+        Runs that are finished below `runs` keep their slides: where one of those cannot be used by now, the others of
+        the experiment could not be compared with them, so that it has to be mended first.
         """
-        damaged = damage(store, cohort.slides())
-        used = _used_by_finished(runs) if damaged else {}
-        for slide, error in damaged.items():
+        stock = Stock.of(cohort, store, damage(store, cohort.slides()))
+        used = _used_by_finished(runs) if stock.left_out else {}
+        for slide, error in stock.left_out.items():
             if slide in used:
                 hint = "Extract or copy the slide again, or give another --out to do without it"
                 what = f"{error.what}; {used[slide]} was made with it"
                 raise IntegrityError(what, where=error.where, hint=hint) from error
-        return Stock.of(cohort, store, damaged)
+        return stock
 
 
-def _account(cohort: Cohort, records: Mapping[str, BagRecord], damaged: Mapping[str, MarbleError]) -> dict[str, Any]:
+def _account(
+    cohort: Cohort,
+    records: Mapping[str, BagRecord],
+    damaged: Mapping[str, MarbleError],
+    odd: Mapping[str, MarbleError],
+) -> dict[str, Any]:
     """Slides in = used + excluded by reason; patients without a slide are counted, but not as slides."""
     reasons: Counter[str] = Counter()
     for item in cohort.excluded:
@@ -75,6 +89,8 @@ def _account(cohort: Cohort, records: Mapping[str, BagRecord], damaged: Mapping[
         record = records.get(slide)
         if slide in damaged:
             reasons[DAMAGED] += 1
+        elif slide in odd:
+            reasons[ODD] += 1
         elif record is None:
             reasons[NO_BAG] += 1
         elif record.status == "ok":

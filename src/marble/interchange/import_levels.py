@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
+from marble import storage
+from marble.bags.provenance import DIFFERS
+from marble.bags.shapes import odd_ones_out
 from marble.bags.store import BagStore
-from marble.compute import Done, Executor, Inline
+from marble.bags.survey import survey
+from marble.compute import Done, Executor, Failed, Inline
 from marble.errors import BagError, InputError, MarbleError
 from marble.interchange.audit import AuditRow, publish_table, verdict
 from marble.interchange.building import nested_bag
@@ -43,14 +48,21 @@ class SlideJob:
     doubt: str | None = None  # why no file can be taken
 
 
+Ended: TypeAlias = Done[SlideJob, list[AuditRow]] | Failed[SlideJob]
+
+
 @dataclass
 class ImportResult:
-    """What an import did: an audit row per slide and level, and (slide, reason) for every slide without a bag."""
+    """What an import did: an audit row per slide and level, and (slide, reason) for every slide without a bag.
+
+    `odd` are the store's bags that cannot be used beside the others, each with the reason.
+    """
 
     store: Path
     audit_path: Path
     rows: list[AuditRow] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
+    odd: list[tuple[str, str]] = field(default_factory=list)
 
     def verdict(self) -> str:
         """One line: nested, nearly nested or NOT nested, with the figures."""
@@ -90,20 +102,51 @@ def import_levels(
     together = shared and _holds_groups(list(by_level[0].files.values()))
     jobs = _jobs(by_level, hints, together, spec, store)
     result = ImportResult(store, audit_path or store / AUDIT_NAME)
-    for outcome in (executor or Inline()).map(import_slide, jobs):
-        slide_id = outcome.item.slide_id
+    work, empty = executor or Inline(), not (store / "store.json").exists() and storage.address(store) is None
+    ended = _import(jobs, store, work, tell)
+    if empty and (again := _most_first(ended)):
+        (store / "store.json").unlink()
+        tell(f"most slides were made in another way than {again[-1].slide_id}: they go first")
+        ended = _import(again, store, work, tell)
+    for slide_id, outcome in ended.items():
         if isinstance(outcome, Done):
             result.rows.extend(outcome.result)
+        else:
+            result.failed.append((slide_id, outcome.reason))
+    result.rows.sort(key=lambda row: (row.slide_id, row.level))
+    result.failed.sort()
+    publish_table(result.audit_path, result.rows, result.failed)
+    result.odd = _odd(BagStore(store))
+    return result
+
+
+def _import(jobs: Sequence[SlideJob], store: Path, executor: Executor, tell: Callable[[str], None]) -> dict[str, Ended]:
+    """How every slide ended, by its id; one that failed has a record that says so."""
+    ended: dict[str, Ended] = {}
+    for outcome in executor.map(import_slide, jobs):
+        slide_id = outcome.item.slide_id
+        ended[slide_id] = outcome
+        if isinstance(outcome, Done):
             places = "" if all(row.places for row in outcome.result) else " without places (no coordinates)"
             tell(f"{slide_id}: {' + '.join(str(row.kept) for row in outcome.result)} tiles{places}")
         else:
             BagStore(store).note(slide_id, "failed", "import", outcome.reason)
-            result.failed.append((slide_id, outcome.reason))
             tell(f"{slide_id}: failed")
-    result.rows.sort(key=lambda row: (row.slide_id, row.level))
-    result.failed.sort()
-    publish_table(result.audit_path, result.rows, result.failed)
-    return result
+    return ended
+
+
+def _most_first(ended: Mapping[str, Ended]) -> list[SlideJob]:
+    """All slides in another order, if those that a store would rather hold were refused by what the first one set."""
+    alike: dict[str, list[SlideJob]] = {}  # refused in the same words: made in the same way
+    for outcome in ended.values():
+        if isinstance(outcome, Failed) and DIFFERS in outcome.reason:
+            alike.setdefault(outcome.reason.partition(" in bag ")[0], []).append(outcome.item)
+    most = max(alike.values(), key=len, default=[])
+    taken = [outcome.item for outcome in ended.values() if isinstance(outcome, Done)]
+    if len(most) <= len(taken):
+        return []
+    others = [outcome.item for outcome in ended.values() if outcome.item not in most and outcome.item not in taken]
+    return [*most, *others, *taken]
 
 
 def import_slide(job: SlideJob) -> list[AuditRow]:
@@ -114,6 +157,15 @@ def import_slide(job: SlideJob) -> list[AuditRow]:
     bag, rows = nested_bag(job.slide_id, levels, job.hints, job.policy)
     BagStore(job.store).save(bag, {"audit": [asdict(row) for row in rows], "policy": job.policy}, stage="import")
     return rows
+
+
+def _odd(store: BagStore) -> list[tuple[str, str]]:
+    """The store's bags of another shape than most, whenever they were imported."""
+    whole = (store.record(slide) for slide, error in survey(store) if error is None)
+    try:
+        return [(slide, str(error)) for slide, error in odd_ones_out(whole, store.root).items()]
+    except BagError as error:  # as many of one shape as of the other
+        return [(str(store.root), str(error))]
 
 
 def _jobs(

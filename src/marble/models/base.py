@@ -176,7 +176,7 @@ class BagModel(nn.Module):
             raise BagError(
                 f"tokens are {level.dim} wide, the model was built for {self.dim}",
                 where=bag.slide_id,
-                hint="Build the model with dim= the width of the encoder that made the bags",
+                hint="Take bags of the encoder the model was built for, or build one with dim= their width",
             )
 
 
