@@ -115,6 +115,9 @@ def test_an_item_is_named_once() -> None:
     assert terminal.blamed("a/b.svs", "b.svs: no such file") == "a/b.svs: no such file"
     assert terminal.blamed("a/b.tif", "also that of a/b.tiff; rename it") == "a/b.tif: also that of a/b.tiff; rename it"
     assert terminal.blamed("a/b.tif", "cannot write a/b.tif. Choose another") == "cannot write a/b.tif. Choose another"
+    assert terminal.blamed("8", "tokens are 8 wide") == "8: tokens are 8 wide"  # an id that is a word of the sentence
+    assert terminal.blamed("a", "a: made in a store") == "a: made in a store"
+    assert terminal.blamed("a", "no bag of slide 'a' here") == "no bag of slide 'a' here"
 
 
 @pytest.mark.parametrize(

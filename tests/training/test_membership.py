@@ -132,7 +132,8 @@ def test_predict_names_training_slides_and_fails(planned: PlannedRun, tmp_path: 
     assert rows[test]["warnings"] == ""
     assert _marble("predict", planned.folder, *bags, "--allow-training-slides").exit_code == 0
     assert _marble("predict", planned.folder, *bags[1:]).exit_code == 0
-    drawn = _marble("heatmap", planned.folder, train, "--store", store.root, "--out", tmp_path, "--size", 64)
+    file = f"elsewhere/{train}.ome.tiff"  # the bag in the store is that of the slide's id, however its file is called
+    drawn = _marble("heatmap", planned.folder, file, "--store", store.root, "--out", tmp_path, "--size", 64)
     assert f"caution: {train}: in the training part" in drawn.output
     assert json.loads((tmp_path / f"{train}-attention.json").read_text())["prediction"]["part"] == "train"
 

@@ -10,6 +10,7 @@ import typer
 from marble.cli import paths
 from marble.cli.run_options import Device, FinishedRun
 from marble.cli.slide_options import RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
+from marble.identifiers import slide_id_of
 
 if TYPE_CHECKING:
     from marble.bags.bag import Bag
@@ -70,7 +71,7 @@ def _bag(slide: Path, store: Path | None, run: RunFolder, options: SlideOptions)
 
     if store is not None:
         found = find_store(store)
-        return found.load(str(slide) if str(slide) in found else slide.stem)
+        return found.load(str(slide) if str(slide) in found else slide_id_of(slide))
     _, bag = next(iter(bags_of([slide], run, options, executor=Processes(1, limits=SLIDE_LIMITS))))
     if isinstance(bag, Exception):
         raise bag

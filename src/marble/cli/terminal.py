@@ -182,8 +182,10 @@ def few(names: Sequence[str]) -> str:
 def blamed(name: str, reason: str) -> str:
     """One line: which item, and why; the item is named once."""
     text = " ".join(reason.split()).removeprefix(f"{PurePath(name).name}: ")
-    named = re.search(rf"{re.escape(name)}(?![\w-]|\.\w)", text)  # a.tif is not named where a.tiff is
-    return text if named else f"{name}: {text}"
+    where, colon, _ = text.partition(": ")
+    said = text if "/" in name else where if colon else ""  # an id such as 8 may be a word of any sentence
+    named = re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-]|\.\w)", said)  # a.tif is not named where a.tiff is
+    return text if named or f"'{name}'" in text else f"{name}: {text}"
 
 
 def size(count: float) -> str:
