@@ -31,6 +31,7 @@ from marble.models.base import BagModel
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
 from marble.models.routing import check_budget
+from marble.slides.endings import refuse_other_kinds
 from marble.tasks.base import Decision
 from marble.training.membership import Membership
 from marble.training.routing import Routing, read_routing
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from marble.extract import ExtractSpec, Machine
 
 __all__ = ["Answer", "Predictor", "RunChooser", "SlideOptions", "bags_of", "chooser_of", "found_at", "predict"]
-
-_TABLES = frozenset({".csv", ".tsv", ".xlsx"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,9 +251,8 @@ def found_at(path: Path, run: RunFolder) -> Iterator[Path | tuple[str, BagStore 
                 yield from slides_in([path])
             except InputError as error:
                 raise InputError(f"no bags and {error.what}", where=path, hint=error.hint) from None
-        elif path.suffix.lower() in _TABLES:
-            raise InputError("a table, not a slide", where=path, hint="Give slides, a folder of slides or a store")
         elif path.exists():
+            refuse_other_kinds(path)
             yield path
         else:
             raise InputError("no such slide, bag or store", where=path)

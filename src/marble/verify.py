@@ -42,11 +42,12 @@ def _verify_store(store: BagStore, verdict: Verdict) -> None:
     for path in sorted(store.root.glob("*.json")):
         verdict.checked += 1
         try:
-            unsealed += not has_checksum(path)
             if path.name == "store.json":
                 store.common()
+                unsealed += not has_checksum(path)
                 continue
             record = read_record(path)
+            unsealed += not has_checksum(path)  # counted once it is known to be a record
             known.add(path.stem)
             if file_stem(record.slide_id) != path.stem:
                 raise IntegrityError(f"record belongs to slide '{record.slide_id}'", where=path)

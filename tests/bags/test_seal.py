@@ -109,6 +109,13 @@ def test_a_store_of_the_first_format_is_read_with_a_note(store: BagStore) -> Non
         BagStore(store.root).record("s0")
 
 
+def test_a_foreign_file_is_a_fault_and_no_record_of_an_earlier_version(store: BagStore) -> None:
+    (store.root / "notes.json").write_text("{}")
+    ended = marble("verify", store.root)
+    assert (ended.code, "earlier version" in ended.output) == (1, False)
+    assert f"fault: {store.root / 'notes.json'}: no record of MARBLE: it names no format. " in ended.output
+
+
 def test_find_takes_the_folder_that_extract_was_given(store: BagStore, tmp_path: Path) -> None:
     assert BagStore.find(store.root).root == BagStore.find(tmp_path).root == store.root
     shutil.copytree(store.root, tmp_path / "other")

@@ -66,11 +66,12 @@ def test_run_report_predict_verify(tmp_path: Path, kind: str, task: str) -> None
 
     run = out / "tiny" / "marble" / "0"
     answers = tmp_path / "answers.csv"
-    others = [tmp_path / "none.svs", report / "table.csv"]
+    others = [tmp_path / "none.svs", report / "table.csv", tmp_path / "tiny.toml"]
     said = _marble("predict", run, out / "tiny" / "cohort" / "bags", *others, "--out", answers)
     assert said.exit_code == 1
     assert "none.svs: no such slide, bag or store" in said.output
     assert "table.csv: a table, not a slide" in said.output
+    assert "tiny.toml: settings, not a slide" in said.output
     stored = {row["slide_ids"]: row for row in csv.DictReader((run / "predictions.csv").open())}
     column = "p_positive" if task == "classification" else "risk"
     for row in csv.DictReader(answers.open()):
