@@ -19,6 +19,7 @@ from marble.compute import Inline
 from marble.errors import MarbleError
 from marble.slides.slide import Slide
 from marble.synthetic.slides import Planted, write_slide
+from marble.training.routing import FEW_CASES
 from marble.viewer.app import create_app
 from marble.viewer.registry import build_registry, key_of
 from tests.cli.commands import marble
@@ -118,6 +119,15 @@ def test_bags_runs_and_reports_have_three_levels(world: World) -> None:
     page = (world.root / "runs" / "three" / "report" / "index.html").read_text()
     assert "marble" in page
     assert _marble("verify", world.root).exit_code == 0
+
+
+def test_a_budget_chosen_on_few_cases_is_called_a_guess(world: World) -> None:
+    record = json.loads((world.run / "routing.json").read_text())
+    assert record["cases"] < FEW_CASES
+    assert f"chosen on {record['cases']} validation cases" in record["caution"]
+    said = _marble("route", world.run, "--bags", world.store.root, "--tolerance", "0.05", "--budgets", "0.25,0.5")
+    assert f"caution: {record['caution']}" in said.output
+    assert json.loads((world.run / "routing.json").read_text()) == record
 
 
 def test_heatmaps_have_a_picture_for_each_level(world: World, tmp_path: Path) -> None:

@@ -36,4 +36,6 @@ def route(
     record = calibrate(RunFolder.open(run_folder), BagStore(bags), tolerance, tried)
     rows = [(f"{p['budget']:g}", f"{p['share']:.3f}", f"{p['metric']:.4f}") for p in record["curve"]]
     terminal.table(f"{record['cases']} validation cases", ["budget", "fine tiles used", record["metric"]], rows)
+    if "caution" in record:
+        typer.secho(f"caution: {record['caution']}", err=True, fg=typer.colors.YELLOW)
     typer.echo(f"budget {record['budget']:g} (tolerance {tolerance:g}) is sealed in {run_folder / RECORD}")

@@ -34,6 +34,8 @@ from marble.training.run_folder import RunFolder
 FORMAT = 1
 RECORD, WEIGHTS = "routing.json", "routing.safetensors"
 BUDGETS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75)
+#: below this many validation cases the budget's choice is mostly chance, and the record says so
+FEW_CASES = 30
 _MAKE = "Make it with `marble route RUN --bags STORE`"
 
 
@@ -111,6 +113,11 @@ def calibrate(
         "budget": smallest_budget(curve, tolerance),
         "seed": seed,
     }
+    if len(val) < FEW_CASES:
+        record["caution"] = (
+            f"the budget was chosen on {len(val)} validation cases, which cannot tell a loss of {tolerance:g} in "
+            f"{run.task.select_by} from chance: with fewer than {FEW_CASES} it is a guess"
+        )
     record = files.seal(record)
     files.publish_json(run.folder / RECORD, record)
     return record
