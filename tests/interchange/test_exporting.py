@@ -115,7 +115,7 @@ def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_ids_come_back_as_they_were(tmp_path: Path) -> None:
-    ids = ("with space ü", "100%", "-minus", "a/b", "%C3", "Ä.1")
+    ids = ("with space ü", "100%", "-minus", "a/b", "%C3", "Ä.1", "Store", "l" + "ong" * 80, "ü" * 60)
     list(export_store(stored(tmp_path / "store", ids=ids).root, tmp_path / "out"))
     result = import_levels(
         [f"{m:g}:{tmp_path / 'out' / f'{m:g}x_256px_0px_overlap'}" for m in (2.5, 10)], tmp_path / "back"

@@ -20,6 +20,7 @@ from marble.version import VERSION
 FIRST_FORMAT = 1
 #: since 2 they carry the checksum of all they say
 RECORD_FORMAT = 2
+_SHORTENED = re.compile(r".{1,120}%[0-9a-f]{32}")
 _PLAIN = re.compile(r"[^A-Za-z0-9._ +=@,-]")
 
 
@@ -62,6 +63,9 @@ def read_sealed(path: Path) -> dict[str, Any]:
     """The fields of a record or of `store.json`. Those of the first format carry no checksum, and are taken as read."""
     fields: dict[str, Any] = files.read_json(path, dict)
     known = fields.get("format")
+    if known is None:
+        hint = "Extract the slide again; a file of something else does not belong into a store"
+        raise IntegrityError("no record of MARBLE: it names no format", where=path, hint=hint)
     if known not in (FIRST_FORMAT, RECORD_FORMAT):
         raise IntegrityError(f"format {str(known)[:20]!r} is not one of {FIRST_FORMAT}, {RECORD_FORMAT}", where=path)
     if (known == RECORD_FORMAT or files.SEAL in fields) and not files.is_sealed(fields):
@@ -88,3 +92,8 @@ def id_of_stem(stem: str) -> str:
     except UnicodeDecodeError:
         return stem
     return slide_id if file_stem(slide_id) == stem else stem
+
+
+def is_shortened(stem: str) -> bool:
+    """Whether `file_stem` may have made this name of an id that the name does not hold."""
+    return _SHORTENED.fullmatch(stem) is not None

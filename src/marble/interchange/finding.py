@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from marble.bags.record import id_of_stem
-from marble.errors import InputError
+from marble.bags.record import file_stem, id_of_stem, is_shortened
+from marble.errors import InputError, MarbleError
 from marble.identifiers import slide_id_of
 from marble.interchange import lazyslide
 from marble.interchange.attributes import encoder_of_folder
+from marble.interchange.hdf5 import open_foreign
 from marble.interchange.layouts import read_hdf5
 from marble.interchange.plain import PLAIN_SUFFIXES, read_plain
 from marble.interchange.slideflow import index_of, read_slideflow
@@ -84,7 +85,7 @@ def _by_slide(paths: Iterable[Path]) -> Found:
     for path in sorted(paths):
         if path.suffix not in _SUFFIXES or path.name.startswith("."):
             continue
-        slide_id = id_of_stem(slide_id_of(path))
+        slide_id = _slide_id(path)
         known = found.files.setdefault(slide_id, path)
         if not (path.is_dir() if path.suffix == lazyslide.SUFFIX else path.is_file()):
             wrong = "a folder" if path.is_dir() else "a file, not a store" if path.is_file() else None
@@ -95,6 +96,20 @@ def _by_slide(paths: Iterable[Path]) -> Found:
         elif _SUFFIXES.index(path.suffix) < _SUFFIXES.index(known.suffix):
             found.files[slide_id] = path
     return found
+
+
+def _slide_id(path: Path) -> str:
+    """The id that a file's name holds; where that was too long for a name, the one that the file gives."""
+    stem = slide_id_of(path)
+    if is_shortened(stem) and path.suffix in HDF5_SUFFIXES:
+        try:
+            with open_foreign(path) as file:
+                said = file.attributes().get("slide_id")
+        except MarbleError:  # a damaged file gets its reason when its turn comes
+            return stem
+        if isinstance(said, str) and file_stem(said) == stem:
+            return said
+    return id_of_stem(stem)
 
 
 def _feature_folder(folder: Path, encoder: str | None) -> Path | None:

@@ -42,6 +42,7 @@ ATTRIBUTES = {
     "mpp",
     "patch_size",
     "patch_size_level0",
+    "slide_id",
     "stamp_version",
     "target_magnification",
     "tile",
