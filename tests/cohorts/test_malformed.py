@@ -106,6 +106,8 @@ FAULTS = [
     Fault("two labels of a patient", LABELS + "p,s,a\np,t,b\n", 3, "label", "class 'a' in row 2"),
     # times
     bad_time("-1", "negative"),
+    *(bad_time(date, "is a date, not a time") for date in ("2015-03-12", "12.3.2015", "3/12/15", "20150312")),
+    bad_time("2015-03-12 00:00:00", "is a date, not a time"),
     bad_time("-0.5", "negative"),
     bad_time("inf"),
     bad_time("1_000"),

@@ -213,3 +213,11 @@ def test_the_room_needs_neither_torch_nor_pandas() -> None:
     code = "import sys, marble.cohorts; print(sorted({'torch', 'pandas', 'sklearn'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_a_class_of_too_few_patients_for_every_part_is_noted(tmp_path: Path) -> None:
+    rows = "p0,s0,rare\np0,s1,rare\np0,s2,rare\n" + "".join(f"q{k},t{k},{'ab'[k % 2]}\n" for k in range(6))
+    cohort = read_cohort(write(tmp_path, f"case_id,slide_id,label\n{rows}"))
+    (note,) = cohort.notes
+    assert note == "class 'rare' has 1 of 7 cases: not every part of a split can have one"
+    assert f"note: {note}" in cohort.summary()

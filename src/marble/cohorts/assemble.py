@@ -12,6 +12,7 @@ from marble.cohorts.cohort import Case, Cohort, Excluded, ScoredBy
 from marble.cohorts.families import TableLayout
 from marble.cohorts.fields import class_key
 from marble.cohorts.spec import option
+from marble.cohorts.splits import PARTS
 from marble.identifiers import spelling_key
 from marble.tabular import Row, Table
 from marble.targets import SurvivalTime, Target
@@ -164,6 +165,12 @@ def _check_classes(
     if len(classes) < 2:
         raise table.header_fault(f"only one class, '{classes[0]}'", column, "Give a label with two or more classes")
     notes += [f"class '{name}' has no case" for name in classes if not counts[name]]
+    patients = Counter(target for _, target in {(entry.case_id, entry.target) for entry in used})
+    notes += [
+        f"class '{name}' has {patients[name]} of {sum(patients.values())} cases: not every part of a split can have one"
+        for name in classes
+        if 0 < patients[name] < len(PARTS)
+    ]
     if len(classes) > 100:
         what = f"{len(classes)} different classes in {len(used)} rows"
         raise table.header_fault(what, column, "Check that this is the label column")

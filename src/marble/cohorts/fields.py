@@ -31,6 +31,11 @@ EVENT_FLAGS = {
 }  # fmt: skip
 _BRACKETS = {"[": "]", "(": ")", "<": ">"}
 _MAX_ID = 200
+#: 2015-03-12, 12.3.15 or 3/12/2015, with or without a time of day; and 20150312, which would pass for a number
+_DATE = re.compile(
+    r"(\d{4}|\d{1,2})([-./])\d{1,2}\2(\d{4}|\d{1,2})([T ].*)?"
+    r"|(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])"
+)
 
 
 def missing_key(text: str) -> str:
@@ -103,6 +108,10 @@ def read_value(table: Table, row: Row, column: str, kind: str = "number") -> flo
 
 def read_time(table: Table, row: Row, column: str) -> float | None:
     """A time of at least 0, or None where the table has none."""
+    text = table.cell(row, column).strip()
+    if _DATE.fullmatch(text):
+        hint = "Give the days or months from diagnosis to the event or to the last contact"
+        raise table.fault(row, column, f"'{text[:40]}' is a date, not a time", hint)
     value = read_value(table, row, column, "time")
     if value is not None and value < 0:
         what = f"the time {table.cell(row, column)} is negative"
