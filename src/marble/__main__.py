@@ -1,5 +1,20 @@
-"""`python -m marble`: the command line of exactly this interpreter."""
+"""`marble`, and `python -m marble`: the command line of exactly this interpreter."""
 
-from marble.cli import main
+from __future__ import annotations
 
-main()
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """`marble.cli.main`; a Ctrl-C that comes while even that is loaded is one line too."""
+    try:
+        from marble.cli import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; start the same command again to go on\n")
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -169,6 +169,34 @@ def test_stopping_says_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert outcome_of(Stopped()) == ("stopped; start the same command again to go on", 130)
 
 
+@pytest.mark.parametrize("place", ["marble.cli._refuse_old_packages", "marble.cli._Verbs.make_context"])
+def test_stopping_before_the_verb_begins_is_one_line_too(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, stop)
+    done = run("verify", tmp_path)
+    assert (done.code, _one_line(done.err)) == (130, "stopped; start the same command again to go on")
+
+
+STOPPED_WHILE_LOADED = """
+import runpy, sys
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+runpy.run_module("marble", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_stopping_while_the_command_line_is_loaded_is_one_line_too() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED_WHILE_LOADED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "stopped; start the same command again to go on\n")
+
+
 # Children of a shell's background job are deaf to SIGINT, and so would be what the tests start.
 WAITS = """
 import signal, sys, time

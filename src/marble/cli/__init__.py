@@ -44,7 +44,11 @@ class _Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            raise Stopped(str(stop), ENDED if isinstance(stop, Terminated) else STOPPED) from None
+            raise _stopped(stop) from None
+
+
+def _stopped(stop: KeyboardInterrupt) -> Stopped:
+    return Stopped(str(stop), ENDED if isinstance(stop, Terminated) else STOPPED)
 
 
 def _version(wanted: bool) -> None:
@@ -87,11 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if verb not in (None, "doctor") and not {"-h", "--help"} & set(given):
             _refuse_old_packages()
         code = assemble(verb)(given, prog_name="marble", standalone_mode=False)
+        if code == STOPPED:  # typer ends a Ctrl-C silently that comes while it reads the arguments
+            raise Stopped
     except BrokenPipeError:  # whoever read our output has gone, as `head` does
         sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115  for the interpreter's last flush
         sys.exit(OK)
-    except Exception as error:
-        line, code = outcome_of(error)
+    except (Exception, KeyboardInterrupt) as error:
+        line, code = outcome_of(_stopped(error) if isinstance(error, KeyboardInterrupt) else error)
         if wants_traceback():
             import traceback
 
