@@ -257,3 +257,23 @@ def test_a_flag_that_would_not_be_heard_is_refused(
     said = f"error: {flag} says nothing without {other}. Give {other} too, or leave {flag} out\n"
     assert (ended.code, ended.output) == (2, said)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "flag", "other"),
+    [
+        (("split", "--check", ".", "--out", "splits"), "--out", "--check"),
+        (("split", "--check", ".", "--folds", "4"), "--folds", "--check"),
+        (("split", "--check", ".", "--seed", "1"), "--seed", "--check"),
+        (("heatmap", ".", "S1", "--store", ".", "--mpp", "0.5"), "--mpp", "--store"),
+        (("heatmap", ".", "S1", "--store", ".", "--spec", "extract.toml"), "--spec", "--store"),
+    ],
+)
+def test_of_two_flags_that_exclude_each_other_none_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], flag: str, other: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = running.marble(*given)
+    said = f"error: {flag} says nothing beside {other}. Leave out one of {flag} and {other}\n"
+    assert (ended.code, ended.output) == (2, said)
+    assert list(tmp_path.iterdir()) == []

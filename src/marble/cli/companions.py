@@ -1,4 +1,4 @@
-"""Flags that say something only beside another one: refused without it, so that nobody believes they were heard."""
+"""Flags that say something only beside another one, or only without it: refused, so that nobody believes they count."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ def goes_with(other: str, given: Mapping[str, bool]) -> None:
     for flag, was_given in given.items():
         if was_given:
             raise InputError(f"{flag} says nothing without {other}", hint=f"Give {other} too, or leave {flag} out")
+
+
+def goes_without(other: str, given: Mapping[str, bool]) -> None:
+    """Refuse the first flag of `given` that was given, since `other` was too."""
+    for flag, was_given in given.items():
+        if was_given:
+            raise InputError(f"{flag} says nothing beside {other}", hint=f"Leave out one of {flag} and {other}")
 
 
 def workers_go_with_ray(ray: str | None, cpus: float, gpus: float = 0) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from marble.cli import paths
+from marble.cli.companions import goes_without
 from marble.cli.run_options import Device, FinishedRun
 from marble.cli.slide_options import RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
 from marble.identifiers import slide_id_of
@@ -38,6 +39,9 @@ def heatmap(
     spec_file: RunSpecFile = None,
 ) -> None:
     """Draw why a run says what it says about a slide: overlay, contact sheet, GeoJSON for QuPath."""
+    if store is not None:  # the bag is there already
+        making = {"--weights": bool(weights), "--mpp": mpp is not None, "--outlines": outlines is not None}
+        goes_without("--store", making | {"--spec": spec_file is not None})
     paths.existing_folder(run_folder, "folder of a run")
     paths.output_folder(out)
     if store is None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from marble.cli import paths
-from marble.cli.companions import goes_with
+from marble.cli.companions import goes_with, goes_without
 
 _COLUMNS = "Columns of the table, where their names are not known"
 _ROWS = "Rows of the table"
@@ -73,6 +73,8 @@ def split(
     if check is None:
         goes_with("--check", {"--store": store is not None})
     else:
+        making = {"--out": out is not None, "--scheme": scheme is not None, "--repeats": repeats is not None}
+        goes_without("--check", making | {"--folds": folds is not None, "--seed": seed != 0, "--by-site": by_site})
         paths.existing(check)
     if out is not None:
         paths.output_folder(out)
