@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp
 from marble.viewer.app import create_app
 from marble.viewer.notes import MAX_BODY_BYTES, MAX_CHARACTERS, Notes
 from marble.viewer.registry import build_registry, key_of
+from marble.viewer.tokens import Ticket, Tokens, hash_of, now, one_token
 from tests.viewer.client import Reply, get
 from tests.viewer.world import World
 
@@ -35,10 +37,12 @@ def write(app: ASGIApp, text: object, seen: object = "", headers: dict[str, str]
 
 
 def test_a_note_is_kept_in_the_file_and_read_back(app: ASGIApp, file: Path) -> None:
-    assert get(app, PATH).json() == {"text": "", "at": ""}
+    assert get(app, PATH).json() == {"text": "", "at": "", "by": "", "others": []}
     reply = write(app, "  a fold at the\nupper edge  ")
     assert (reply.status, reply.json()["text"]) == (200, "a fold at the\nupper edge")
-    assert get(app, PATH).json() == reply.json() == json.loads(file.read_text())["S1"]
+    assert get(app, PATH).json() == reply.json()
+    kept = json.loads(file.read_text())["S1"][""]
+    assert reply.json() == {**kept, "by": "", "others": []}
     assert [one.name for one in file.parent.iterdir()] == ["notes.json"]
     assert write(app, "", seen="a fold at the\nupper edge").status == 200
     assert json.loads(file.read_text()) == {}
@@ -68,7 +72,7 @@ def test_another_page_cannot_write(app: ASGIApp, file: Path) -> None:
 
 def test_it_asks_for_the_token_too(world: World, file: Path) -> None:
     registry = build_registry(world.runs, world.slides, world.store.root)
-    app = create_app(registry, TOKEN, notes=Notes(file))
+    app = create_app(registry, one_token(TOKEN, 1)[0], notes=Notes(file))
     assert write(app, "x").status == 401
     assert write(app, "x", headers={"authorization": "Bearer wrong"}).status == 401
     assert get(app, PATH, OURS, query=f"token={TOKEN}", method="POST").status == 401  # not by the address bar
@@ -93,11 +97,40 @@ def test_what_is_too_large_is_refused_before_it_is_read(app: ASGIApp, file: Path
 
 
 def test_a_damaged_file_is_left_as_it_is(app: ASGIApp, file: Path) -> None:
-    for damage in (b"[]", b'{"S1": "text"}', b'{"S1": {"text": 1, "at": ""}}', b"{"):
+    for damage in (b"[]", b'{"S1": "text"}', b'{"S1": {"text": 1, "at": ""}}', b"{",
+                   b'{"S1": {"anna": {"text": "a"}}}', b'{"S1": {"anna": "a"}}', b'{"S1": []}'):  # fmt: skip
         file.write_bytes(damage)
         assert get(app, PATH).status == 409
         assert write(app, "x").status == 409
         assert file.read_bytes() == damage
+
+
+def test_everybody_writes_their_own_note_and_no_other(world: World, file: Path) -> None:
+    ends = now() + timedelta(days=1)
+    tickets = [Ticket(name, hash_of(name * 6), ends) for name in ("anna", "bert")]
+    registry = build_registry(world.runs, world.slides, world.store.root)
+    app = create_app(registry, Tokens(lambda: tickets), notes=Notes(file))
+    anna, bert = ({"authorization": f"Bearer {name * 6}"} for name in ("anna", "bert"))
+    assert write(app, "a fold", headers=anna).json()["by"] == "anna"
+    seen = get(app, PATH, bert).json()
+    assert (seen["text"], seen["by"]) == ("", "bert")
+    assert [(one["by"], one["text"]) for one in seen["others"]] == [("anna", "a fold")]
+    before = json.loads(file.read_text())["S1"]["anna"]
+    for text in ("mine now", ""):  # neither changed nor removed, whatever bert says to have seen
+        assert write(app, text, seen="a fold", headers=bert).status == 409
+    assert write(app, "none here", headers=bert).status == 200
+    assert json.loads(file.read_text())["S1"]["anna"] == before
+    assert write(app, "", seen="none here", headers=bert).status == 200
+    assert json.loads(file.read_text()) == {"S1": {"anna": before}}
+    assert write(app, "", seen="a fold", headers=anna).status == 200
+    assert json.loads(file.read_text()) == {}
+
+
+def test_notes_from_before_there_were_names_are_read_and_kept(app: ASGIApp, file: Path) -> None:
+    file.write_text('{"S1": {"text": "old", "at": "2026-01-01T00:00:00+00:00"}, "S2": {"text": "too", "at": ""}}')
+    assert get(app, PATH).json()["text"] == "old"
+    assert write(app, "new", seen="old").status == 200
+    assert json.loads(file.read_text())["S2"] == {"": {"text": "too", "at": ""}}
 
 
 def test_an_unknown_slide_has_no_note(app: ASGIApp) -> None:
