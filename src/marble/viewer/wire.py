@@ -120,7 +120,7 @@ def open_sockets(host: str, port: int) -> list[socket.socket]:
         raise InputError(f"no such address: {host}", hint="Choose another --host") from error
     for family, _, _, _, address in places:
         try:
-            found.append(socket.create_server(address[:2], family=family))  # type: ignore[arg-type]
+            found.append(socket.create_server(address[:2], family=family))
         except OSError as error:  # a machine may know localhost by an IPv6 address that it does not have
             reason = error
     if not found:
