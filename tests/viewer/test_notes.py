@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from marble.viewer.app import create_app
 from marble.viewer.notes import MAX_BODY_BYTES, MAX_CHARACTERS, Notes
 from marble.viewer.registry import build_registry, key_of
 from marble.viewer.tokens import Ticket, Tokens, hash_of, now, one_token
+from tests.cli.commands import marble
 from tests.viewer.client import Reply, get
 from tests.viewer.world import World
 
@@ -131,6 +133,22 @@ def test_notes_from_before_there_were_names_are_read_and_kept(app: ASGIApp, file
     assert get(app, PATH).json()["text"] == "old"
     assert write(app, "new", seen="old").status == 200
     assert json.loads(file.read_text())["S2"] == {"": {"text": "too", "at": ""}}
+
+
+def test_where_nothing_can_be_written_the_reply_names_no_file(world: World, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("")
+    registry = build_registry(world.runs, world.slides, world.store.root)
+    reply = write(create_app(registry, notes=Notes(tmp_path / "a file" / "notes.json")), "x")
+    assert reply.status == 507
+    assert str(tmp_path) not in reply.body.decode()
+    assert "cannot be written" in reply.json()["error"]
+
+
+def test_a_folder_that_takes_no_notes_is_told_at_the_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marble.viewer.serve.os.access", lambda _, how: how != os.W_OK)
+    refused = marble("view", world.runs, "--notes")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "Leave out --notes" in refused.err
 
 
 def test_an_unknown_slide_has_no_note(app: ASGIApp) -> None:

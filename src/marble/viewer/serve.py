@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from marble.errors import UnavailableError
+from marble.errors import InputError, UnavailableError
 from marble.floors import installed, refuse_older
 from marble.viewer.assets import LIBRARY, STATIC
 from marble.viewer.listening import Listening, is_loopback
@@ -24,6 +25,9 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve until interrupted. `tell` shows a line to the user; with `notes`, notes on slides can be written."""
     listening.check()
+    if notes and not os.access(source, os.W_OK):
+        hint = "Leave out --notes, or change the permissions"
+        raise InputError("notes cannot be written here", where=source, hint=hint)
     tokens, invitation = listening.admission()
     tls = listening.tls()
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
