@@ -237,7 +237,7 @@ def test_a_note_is_kept(screen: tuple[Any, str], address: str, world: World) -> 
     tab.get_by_role("button", name="Save note").click()
     tab.locator("#note-said", has_text="saved").wait_for()
     kept = json.loads((world.root / "kept" / "notes.json").read_text())
-    assert kept["S4"]["text"] == f"seen at {name}"
+    assert kept["S4"][""]["text"] == f"seen at {name}"
     tab.reload()
     until(tab, f"() => document.getElementById('note-text').value === 'seen at {name}'")
 

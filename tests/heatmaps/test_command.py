@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from marble.heatmaps import write
 from tests.cli.running import marble
 from tests.viewer.world import World, make_world
 
@@ -48,6 +49,26 @@ def test_curves_are_drawn_and_their_numbers_kept(made: World, tmp_path: Path) ->
     assert kept["removed"][0] == 0
     assert kept["present"][-1] == 1
     assert kept["deletion"][0] == pytest.approx(kept["insertion"][-1], abs=1e-6)
+
+
+def test_maps_of_two_classes_do_not_replace_each_other(made: World, tmp_path: Path) -> None:
+    words = ("--store", made.store.root, "--out", tmp_path, "--size", 64, "--mode", "gradient", "--level", 0)
+    for target in ("none", "lesion"):
+        done = marble("heatmap", made.run("abmil"), "S5", *words, "--target", target)
+        assert done.code == 0, done.output
+    kept = {target: json.loads((tmp_path / f"S5-gradient-{target}.json").read_text()) for target in ("none", "lesion")}
+    assert {target: body["target"] for target, body in kept.items()} == {"none": "none", "lesion": "lesion"}
+    long = [write._asked_for("a class whose name is as long as a sentence, and ends in " + end) for end in "xy"]
+    assert long[0] != long[1]
+    assert max(map(len, long)) <= 40
+
+
+def test_a_slide_without_pixel_size_is_told_the_flag_that_the_command_has(made: World, tmp_path: Path) -> None:
+    slide = tmp_path / "no-size.png"
+    Image.new("RGB", (512, 512), "pink").save(slide)
+    refused = marble("heatmap", made.run("abmil"), slide, "--out", tmp_path / "maps")
+    assert refused.code == 2
+    assert "--mpp where" in refused.output
 
 
 def test_a_report_shows_a_small_heatmap_of_its_cases(made: World, tmp_path: Path) -> None:

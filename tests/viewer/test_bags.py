@@ -131,6 +131,16 @@ def test_a_segmented_bag_shows_the_tissue_its_settings_find(world: World) -> Non
     assert 0 < found["fraction"] < 1
 
 
+def test_a_run_whose_bags_are_not_here_says_what_to_do(world: World, tmp_path: Path) -> None:
+    three = ExtractSpec(pyramid=PyramidSpec(magnifications=(5, 10, 20), tile_px=64), encoders=("colour",))
+    assert extract_slide(world.slides / "S0.tiff", three, tmp_path).status == "ok"
+    registry = build_registry(world.run("marble"), world.slides, tmp_path)
+    reply = get(create_app(registry), f"/api/slides/{key_of('slide', 'S0')}/runs/{next(iter(registry.runs))}/attention")
+    assert reply.status == 422
+    assert "the bag has 3 levels, the model was built for 2" in reply.json()["error"]
+    assert "--store" in reply.json()["error"]
+
+
 def test_which_part_of_a_run_a_slide_was_in(world: World) -> None:
     registry = build_registry(world.runs, world.slides, world.store.root)
     for run in registry.runs.values():

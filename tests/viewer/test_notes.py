@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from starlette.types import ASGIApp
 from marble.viewer.app import create_app
 from marble.viewer.notes import MAX_BODY_BYTES, MAX_CHARACTERS, Notes
 from marble.viewer.registry import build_registry, key_of
+from marble.viewer.tokens import Ticket, Tokens, hash_of, now, one_token
+from tests.cli.commands import marble
 from tests.viewer.client import Reply, get
 from tests.viewer.world import World
 
@@ -35,10 +39,12 @@ def write(app: ASGIApp, text: object, seen: object = "", headers: dict[str, str]
 
 
 def test_a_note_is_kept_in_the_file_and_read_back(app: ASGIApp, file: Path) -> None:
-    assert get(app, PATH).json() == {"text": "", "at": ""}
+    assert get(app, PATH).json() == {"text": "", "at": "", "by": "", "others": []}
     reply = write(app, "  a fold at the\nupper edge  ")
     assert (reply.status, reply.json()["text"]) == (200, "a fold at the\nupper edge")
-    assert get(app, PATH).json() == reply.json() == json.loads(file.read_text())["S1"]
+    assert get(app, PATH).json() == reply.json()
+    kept = json.loads(file.read_text())["S1"][""]
+    assert reply.json() == {**kept, "by": "", "others": []}
     assert [one.name for one in file.parent.iterdir()] == ["notes.json"]
     assert write(app, "", seen="a fold at the\nupper edge").status == 200
     assert json.loads(file.read_text()) == {}
@@ -68,7 +74,7 @@ def test_another_page_cannot_write(app: ASGIApp, file: Path) -> None:
 
 def test_it_asks_for_the_token_too(world: World, file: Path) -> None:
     registry = build_registry(world.runs, world.slides, world.store.root)
-    app = create_app(registry, TOKEN, notes=Notes(file))
+    app = create_app(registry, one_token(TOKEN, 1)[0], notes=Notes(file))
     assert write(app, "x").status == 401
     assert write(app, "x", headers={"authorization": "Bearer wrong"}).status == 401
     assert get(app, PATH, OURS, query=f"token={TOKEN}", method="POST").status == 401  # not by the address bar
@@ -93,11 +99,56 @@ def test_what_is_too_large_is_refused_before_it_is_read(app: ASGIApp, file: Path
 
 
 def test_a_damaged_file_is_left_as_it_is(app: ASGIApp, file: Path) -> None:
-    for damage in (b"[]", b'{"S1": "text"}', b'{"S1": {"text": 1, "at": ""}}', b"{"):
+    for damage in (b"[]", b'{"S1": "text"}', b'{"S1": {"text": 1, "at": ""}}', b"{",
+                   b'{"S1": {"anna": {"text": "a"}}}', b'{"S1": {"anna": "a"}}', b'{"S1": []}'):  # fmt: skip
         file.write_bytes(damage)
         assert get(app, PATH).status == 409
         assert write(app, "x").status == 409
         assert file.read_bytes() == damage
+
+
+def test_everybody_writes_their_own_note_and_no_other(world: World, file: Path) -> None:
+    ends = now() + timedelta(days=1)
+    tickets = [Ticket(name, hash_of(name * 6), ends) for name in ("anna", "bert")]
+    registry = build_registry(world.runs, world.slides, world.store.root)
+    app = create_app(registry, Tokens(lambda: tickets), notes=Notes(file))
+    anna, bert = ({"authorization": f"Bearer {name * 6}"} for name in ("anna", "bert"))
+    assert write(app, "a fold", headers=anna).json()["by"] == "anna"
+    seen = get(app, PATH, bert).json()
+    assert (seen["text"], seen["by"]) == ("", "bert")
+    assert [(one["by"], one["text"]) for one in seen["others"]] == [("anna", "a fold")]
+    before = json.loads(file.read_text())["S1"]["anna"]
+    for text in ("mine now", ""):  # neither changed nor removed, whatever bert says to have seen
+        assert write(app, text, seen="a fold", headers=bert).status == 409
+    assert write(app, "none here", headers=bert).status == 200
+    assert json.loads(file.read_text())["S1"]["anna"] == before
+    assert write(app, "", seen="none here", headers=bert).status == 200
+    assert json.loads(file.read_text()) == {"S1": {"anna": before}}
+    assert write(app, "", seen="a fold", headers=anna).status == 200
+    assert json.loads(file.read_text()) == {}
+
+
+def test_notes_from_before_there_were_names_are_read_and_kept(app: ASGIApp, file: Path) -> None:
+    file.write_text('{"S1": {"text": "old", "at": "2026-01-01T00:00:00+00:00"}, "S2": {"text": "too", "at": ""}}')
+    assert get(app, PATH).json()["text"] == "old"
+    assert write(app, "new", seen="old").status == 200
+    assert json.loads(file.read_text())["S2"] == {"": {"text": "too", "at": ""}}
+
+
+def test_where_nothing_can_be_written_the_reply_names_no_file(world: World, tmp_path: Path) -> None:
+    (tmp_path / "a file").write_text("")
+    registry = build_registry(world.runs, world.slides, world.store.root)
+    reply = write(create_app(registry, notes=Notes(tmp_path / "a file" / "notes.json")), "x")
+    assert reply.status == 507
+    assert str(tmp_path) not in reply.body.decode()
+    assert "cannot be written" in reply.json()["error"]
+
+
+def test_a_folder_that_takes_no_notes_is_told_at_the_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("marble.viewer.serve.os.access", lambda _, how: how != os.W_OK)
+    refused = marble("view", world.runs, "--notes")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    assert "Leave out --notes" in refused.err
 
 
 def test_an_unknown_slide_has_no_note(app: ASGIApp) -> None:

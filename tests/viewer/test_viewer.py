@@ -76,7 +76,7 @@ def test_the_commands(world: World, tmp_path: Path) -> None:
     wrong = CliRunner().invoke(commands(), ["heatmap", run, "S1", "--store", store, "--level", "7"])
     assert "no map of level 7" in str(wrong.exception)
     refused = CliRunner().invoke(commands(), ["view", str(world.runs), "--host", "0.0.0.0"])
-    assert "needs a token" in str(refused.exception)
+    assert "needs TLS" in str(refused.exception)
 
 
 def test_the_prediction_is_bitwise_the_same_everywhere(

@@ -68,7 +68,7 @@ def write_heatmaps(
     if not shown:
         levels = ", ".join(str(one.level) for one in explanation.maps)
         raise InputError(f"no map of level {spec.level}; this run has one of {levels}", where=predictor.run.folder)
-    stem = f"{file_stem(bag.slide_id)}-{spec.mode}"
+    stem = f"{file_stem(bag.slide_id)}-{spec.mode}{_asked_for(spec.target)}"
     words = Words(bag.slide_id, (sentence(explanation.answer), _about(predictor, explanation)))
     written: list[Path] = []
     slide = None if slide_file is None else _same_slide(Slide.open(slide_file, mpp=_mpp(bag), desk=desk), bag)
@@ -92,6 +92,12 @@ def write_heatmaps(
         written.append(files.publish(out / f"{stem}-curves.png", curves_png(measured, score, bag.slide_id)))
     written.append(files.publish_json(out / f"{stem}.json", numbers))
     return Written(sentence(explanation.answer), tuple(written), explanation.answer.warnings)
+
+
+def _asked_for(target: str | None) -> str:
+    """The class in the names of files, cut to what a disk takes: maps of two classes do not replace each other."""
+    safe = "" if target is None else f"-{file_stem(target)}"
+    return safe if len(safe) <= 40 else f"{safe[:31]}%{files.sha256_bytes(safe.encode())[:8]}"
 
 
 def sentence(answer: Answer) -> str:

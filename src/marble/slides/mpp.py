@@ -19,7 +19,10 @@ from marble.tabular import read_table
 MIN_MPP, MAX_MPP = 0.05, 20.0
 MAX_ASPECT = 0.02
 MAX_OBJECTIVE_CONTRADICTION = 2.0
-_GIVE_IT = "If you know the pixel size, give it with --mpp-csv (columns wsi,mpp)"
+_GIVE_IT = (
+    "If you know the pixel size, give it with --mpp-csv (columns wsi,mpp), or with --mpp where `marble predict` or "
+    "`marble heatmap` reads the slide"
+)
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,16 @@ from marble.viewer.replies import JSON, PNG, answer, explain_errors, known, page
 from marble.viewer.security import Guard
 from marble.viewer.slide_routes import add_slide_routes
 from marble.viewer.tiles import Pictures
+from marble.viewer.tokens import Tokens
 
 QUEUE = 96
 
 
 def create_app(
     registry: Registry,
-    token: str | None = None,
+    tokens: Tokens | None = None,
     *,
+    secure: bool = False,
     workers: int | None = None,
     queue: int = QUEUE,
     notes: Notes | None = None,
@@ -40,10 +42,12 @@ def create_app(
 ) -> ASGIApp:
     """The viewer as an ASGI application: `workers` requests are worked on, `queue` wait, the rest is answered 503.
 
-    `notes` is where notes on slides are kept; without it nothing can be written. Models compute on `device`.
+    With `tokens` every request is asked for one; `secure` says that browsers come by TLS. `notes` is where notes on
+    slides are kept; without it nothing can be written. Models compute on `device`.
     Slides are read by so many `readers`: processes that a file may crash or halt without harm; 0: by this one.
     """
-    return Guard(_routes(registry, workers or 2 * (os.cpu_count() or 1), queue, notes, device, readers), token)
+    routes = _routes(registry, workers or 2 * (os.cpu_count() or 1), queue, notes, device, readers)
+    return Guard(routes, tokens, secure=secure)
 
 
 def _routes(

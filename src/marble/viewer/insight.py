@@ -11,7 +11,7 @@ from cachetools import LRUCache
 
 from marble.attribution import Explanation, explain
 from marble.bags.bag import Bag
-from marble.errors import InputError
+from marble.errors import BagError, InputError
 from marble.heatmaps.geojson import tiles_geojson
 from marble.heatmaps.words import meaning
 from marble.heatmaps.write import sentence
@@ -115,15 +115,16 @@ class Insight:
         bag = self._registry.bag(self._registry.slides[slide_key], run).load()
         tiles = len(bag.levels[0])
         if mode == "occlusion" and tiles > MAX_OCCLUDED:
-            raise InputError(
-                f"occlusion of {tiles} tiles takes too long here", hint="Use `marble heatmap --mode occlusion`"
-            )
+            raise InputError(f"occlusion of {tiles} tiles takes too long here: use `marble heatmap --mode occlusion`")
         self._progress[question] = (0, tiles if mode == "occlusion" else 0)
         try:
             return explain(
                 self._predictor(run), bag, mode, target,
                 on_tile=lambda done, total: self._progress.__setitem__(question, (done, total)),
             )  # fmt: skip
+        except BagError as error:
+            what = f"{error.what}: start the viewer with a --store that holds the bags of this run too"
+            raise InputError(what) from None
         finally:
             del self._progress[question]
 

@@ -1,8 +1,10 @@
 """Notes on slides: the only thing the viewer ever writes, and only where it was told to.
 
-They live in one JSON file beside the runs, published whole. A note is written with the text its writer saw before; if
-somebody else wrote meanwhile, it is refused instead of lost. A page elsewhere cannot write one: a request must carry a
-header that no form can set, and where the browser names the page it comes from, that page must be ours.
+They live in one JSON file beside the runs, published whole: for each slide one note of each writer, by the name of the
+token, which is empty where tokens have no names. Everybody reads all of them and writes only their own. A note is
+written with the text its writer saw before; if it changed meanwhile, it is refused instead of lost. A page elsewhere
+cannot write one: a request must carry a header that no form can set, and where the browser names the page it comes
+from, that page must be ours.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from marble import files
 from marble.errors import IntegrityError, MarbleError
 from marble.viewer.gate import Gate
 from marble.viewer.registry import SlideEntry
+from marble.viewer.security import USER
 
 FILE = "notes.json"
 MAX_CHARACTERS = 4000
 MAX_BODY_BYTES = 32_768
 BODY_S = 5.0
 HEADER = "x-marble-note"
+NOTHING = {"text": "", "at": ""}
 
 
 class StaleError(MarbleError):
@@ -36,53 +40,54 @@ class StaleError(MarbleError):
 
 
 class Notes:
-    """The notes of all slides, in one file."""
+    """The notes of all slides, in one file: slide, writer, then text and time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = Lock()
 
-    def read(self, slide_id: str) -> dict[str, str]:
-        """Text and time of a slide's note; both empty if there is none."""
-        found: dict[str, str] = self._all().get(slide_id, {"text": "", "at": ""})
-        return found
+    def read(self, slide_id: str, writer: str = "") -> dict[str, Any]:
+        """Text and time of the writer's own note on a slide, both empty if there is none; and the others'."""
+        return _seen_by(writer, self._all().get(slide_id, {}))
 
-    def write(self, slide_id: str, text: str, seen: str) -> dict[str, str]:
-        """Put `text` in place of `seen`; an empty one removes the note."""
+    def write(self, slide_id: str, text: str, seen: str, writer: str = "") -> dict[str, Any]:
+        """Put `text` in place of `seen` as the writer's own note; an empty one removes it."""
         with self._lock:
             notes = self._all()
-            if notes.get(slide_id, {"text": ""})["text"] != seen:
-                raise StaleError("somebody else wrote a note meanwhile")
-            note = {"text": text, "at": datetime.now(UTC).isoformat(timespec="seconds")}
-            files.publish_json(self.path, {**notes, slide_id: note} if text else _without(notes, slide_id))
-            return note if text else {"text": "", "at": ""}
+            here = notes.pop(slide_id, {})
+            if here.pop(writer, NOTHING)["text"] != seen:
+                raise StaleError("this note was changed meanwhile")
+            if text:
+                here[writer] = {"text": text, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+            files.publish_json(self.path, {**notes, slide_id: here} if here else notes)
+            return _seen_by(writer, here)
 
-    def _all(self) -> dict[str, dict[str, str]]:
+    def _all(self) -> dict[str, dict[str, dict[str, str]]]:
         if not self.path.exists():
             return {}
         body = files.read_json(self.path)
-        if not isinstance(body, dict) or not all(_is_note(note) for note in body.values()):
+        if not isinstance(body, dict) or not all(_are_notes(notes) for notes in body.values()):
             raise IntegrityError("not a file of notes", where=self.path, hint="Move it away, or mend it")
-        return body
+        return {slide: {"": notes} if _is_note(notes) else notes for slide, notes in body.items()}
 
 
 def add_note_routes(app: FastAPI, notes: Notes, slide_at: Callable[[str], SlideEntry], gate: Gate) -> None:
     """Reading and writing the note of one slide."""
 
     @app.get("/api/slides/{slide}/note")
-    async def read(slide: str) -> Response:
-        entry = slide_at(slide)
-        note = await gate.run(lambda: notes.read(entry.slide_id))
+    async def read(request: Request, slide: str) -> Response:
+        entry, writer = slide_at(slide), request.scope.get(USER, "")
+        note = await gate.run(lambda: notes.read(entry.slide_id, writer))
         return JSONResponse(note, headers={"cache-control": "no-store"})
 
     @app.post("/api/slides/{slide}/note")
     async def write(request: Request, slide: str) -> Response:
-        entry = slide_at(slide)
+        entry, writer = slide_at(slide), request.scope.get(USER, "")
         if not _is_ours(request):
             raise HTTPException(403)
         text, seen = _parsed(await _body(request))
         try:
-            note = await gate.run(lambda: notes.write(entry.slide_id, text, seen))
+            note = await gate.run(lambda: notes.write(entry.slide_id, text, seen, writer))
         except StaleError as error:
             return JSONResponse({"error": error.what}, 409, {"cache-control": "no-store"})
         return JSONResponse(note, headers={"cache-control": "no-store"})
@@ -128,9 +133,15 @@ def _parsed(body: bytes) -> tuple[str, str]:
     return text.strip(), seen
 
 
+def _seen_by(writer: str, notes: dict[str, dict[str, str]]) -> dict[str, Any]:
+    others = [{"by": name, **note} for name, note in sorted(notes.items()) if name != writer]
+    return {**notes.get(writer, NOTHING), "by": writer, "others": others}
+
+
 def _is_note(note: object) -> bool:
     return isinstance(note, dict) and set(note) == {"text", "at"} and all(isinstance(one, str) for one in note.values())
 
 
-def _without(notes: dict[str, dict[str, str]], slide_id: str) -> dict[str, dict[str, str]]:
-    return {key: note for key, note in notes.items() if key != slide_id}
+def _are_notes(notes: object) -> bool:
+    """Notes by their writers; or one note, as it was written when there were no writers."""
+    return _is_note(notes) or (isinstance(notes, dict) and all(_is_note(note) for note in notes.values()))

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import JSONResponse, Response
 
-from marble.errors import IntegrityError, MarbleError
+from marble.errors import IntegrityError, MarbleError, WriteError
 from marble.viewer.gate import Busy
 from marble.viewer.tiles import ChangedError, GoneError
 
@@ -42,6 +42,8 @@ def explain_errors(app: FastAPI) -> None:
     async def ours(_: Request, error: Exception) -> Response:
         if isinstance(error, GoneError):
             return error_reply(404, error.what)
+        if isinstance(error, WriteError):  # its sentence names the file
+            return error_reply(507, "it cannot be written here: the disk is full, or read-only, or not ours")
         if isinstance(error, ChangedError | IntegrityError):
             return error_reply(409, "what this shows has changed on disk")
         return error_reply(422, error.what if isinstance(error, MarbleError) else "not possible")

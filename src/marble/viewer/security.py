@@ -1,13 +1,11 @@
 """The one door of the server: who may come in, what every answer carries, one log line per request.
 
-Without a token only requests to a loopback name are answered, so that a page elsewhere cannot reach the viewer through
-a name that resolves here. With one, every route but `/healthz` asks for it.
+With tokens, every route but `/healthz` asks for one that is known and has not ended. Without any, only requests to a
+loopback name are answered, so that a page elsewhere cannot reach the viewer through a name that resolves here.
 """
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import json
 import logging
 import re
@@ -17,16 +15,16 @@ from urllib.parse import parse_qs, quote, unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from marble.errors import InputError
+from marble.viewer.tokens import Ticket, Tokens
 
 access_log = logging.getLogger("marble.viewer.access")
 error_log = logging.getLogger("marble.viewer.errors")
 
 COOKIE = "marble_token"
-LEAST_TOKEN = 16
+USER = "user"  # in the scope: the name of whoever asks, if tokens have names
 OPEN_PATHS = frozenset({"/healthz"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
+_HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9.-]+))(?::(?P<port>[0-9]{1,5}))?")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -39,31 +37,11 @@ HEADERS = {
 }
 
 
-def check_bind(host: str, token: str | None) -> None:
-    """Refuse to listen where others can connect unless a token is asked for."""
-    if token is not None and len(token) < LEAST_TOKEN:
-        raise InputError(f"the token is shorter than {LEAST_TOKEN} characters", hint="Use a long random one")
-    if not is_loopback(host) and token is None:
-        raise InputError(
-            f"listening on {host} lets others connect, which needs a token",
-            hint="Give one with --token or MARBLE_VIEW_TOKEN, and put TLS before the viewer",
-        )
-
-
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 class Guard:
-    """ASGI middleware around everything."""
+    """ASGI middleware around everything. `secure`: browsers reach it by TLS alone, so cookies never travel without."""
 
-    def __init__(self, app: ASGIApp, token: str | None = None) -> None:
-        self.app, self.token = app, token
+    def __init__(self, app: ASGIApp, tokens: Tokens | None = None, *, secure: bool = False) -> None:
+        self.app, self.tokens, self.secure = app, tokens, secure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -92,34 +70,46 @@ class Guard:
                 await answer(guarded, 500, "something went wrong here")
         finally:
             milliseconds = (time.perf_counter() - began) * 1000
+            who = f" {scope[USER]}" if scope.get(USER) else ""
             access_log.info(
-                "%s %s %d %d B %.1f ms", scope["method"], _route(scope), sent["status"], sent["bytes"], milliseconds
-            )
+                "%s %s %d %d B %.1f ms%s",
+                scope["method"], _route(scope), sent["status"], sent["bytes"], milliseconds, who,
+            )  # fmt: skip
 
     async def _refused(self, scope: Scope, send: Send) -> bool:
         """Answer and return True if the request may not come in."""
         if scope["path"] in OPEN_PATHS:
             return False
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        if self.token is None:
-            if _host_name(headers.get(b"host", "")) in LOOPBACK_NAMES:
+        if self.tokens is None:
+            if _host(headers)[0] in LOOPBACK_NAMES:
                 return False
             await answer(send, 421, "this viewer answers on localhost only")
             return True
-        if self._matches(_bearer(headers)) or self._matches(_cookie(headers)):
+        cookie_name = _cookie_name(headers)
+        known = self.tokens.find(_bearer(headers)) or self.tokens.find(_cookie(headers, cookie_name))
+        if known is not None and self.tokens.seconds_left(known):
+            scope[USER] = known.name
             return False
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if self._matches(asked) and scope["method"] == "GET":
-            # The token leaves the address bar at once and lives on in a cookie that no script can read.
-            cookie = f"{COOKIE}={quote(asked, safe='')}; HttpOnly; SameSite=Strict; Path=/"
+        found = self.tokens.find(asked)
+        left = 0 if found is None else self.tokens.seconds_left(found)
+        if left and scope["method"] == "GET":
+            # The token leaves the address bar at once and lives on in a cookie that no script can read. Lax, not
+            # Strict: the links of a report, which is a file, lead here; only such links carry it from elsewhere.
+            cookie = f"{cookie_name}={quote(asked, safe='')}; HttpOnly; SameSite=Lax; Path=/; Max-Age={left}"
+            cookie += "; Secure" if self.secure else ""
             await answer(send, 303, "welcome", {"location": "/", "set-cookie": cookie, "cache-control": "no-store"})
             return True
-        await answer(send, 401, "a token is needed", {"www-authenticate": "Bearer"})
+        head = {"www-authenticate": "Bearer", "cache-control": "no-store"}
+        await answer(send, 401, self._reason(found or known), head)
         return True
 
-    def _matches(self, given: str) -> bool:
-        assert self.token is not None
-        return hmac.compare_digest(given.encode(), self.token.encode())
+    def _reason(self, found: Ticket | None) -> str:
+        assert self.tokens is not None
+        if found is not None and not self.tokens.seconds_left(found):
+            return "this token has ended: ask whoever started the viewer for another"
+        return "a token is needed: open the address with ?token= that `marble view` printed"
 
 
 async def answer(send: Send, status: int, text: str, headers: dict[str, str] | None = None) -> None:
@@ -140,10 +130,16 @@ def _route(scope: Scope) -> str:
     return str(getattr(route, "path", "-"))
 
 
-def _host_name(host: str) -> str:
-    """The name alone, of `name`, `name:port`, `[address]` or `[address]:port`; nothing of anything else."""
-    found = _HOST.fullmatch(host)
-    return "" if found is None else (found["address"] or found["name"]).lower()
+def _host(headers: dict[bytes, str]) -> tuple[str, str]:
+    """Name and port, of `name`, `name:port`, `[address]` or `[address]:port`; nothing of anything else."""
+    found = _HOST.fullmatch(headers.get(b"host", ""))
+    return ("", "") if found is None else ((found["address"] or found["name"]).lower(), found["port"] or "")
+
+
+def _cookie_name(headers: dict[bytes, str]) -> str:
+    """Of its own for each port: browsers send the cookies of one port of a machine to all others."""
+    port = _host(headers)[1]
+    return f"{COOKIE}_{port}" if port else COOKIE
 
 
 def _bearer(headers: dict[bytes, str]) -> str:
@@ -151,9 +147,9 @@ def _bearer(headers: dict[bytes, str]) -> str:
     return value if kind.lower() == "bearer" else ""
 
 
-def _cookie(headers: dict[bytes, str]) -> str:
+def _cookie(headers: dict[bytes, str], name: str) -> str:
     try:
-        morsel = SimpleCookie(headers.get(b"cookie", "")).get(COOKIE)
+        morsel = SimpleCookie(headers.get(b"cookie", "")).get(name)
     except CookieError:
         return ""
     return "" if morsel is None else unquote(morsel.value)

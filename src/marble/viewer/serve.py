@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from marble.errors import UnavailableError
+from marble.errors import InputError, UnavailableError
 from marble.floors import installed, refuse_older
 from marble.viewer.assets import LIBRARY, STATIC
-from marble.viewer.security import check_bind, is_loopback
+from marble.viewer.listening import Listening, is_loopback
 
 MAX_HEADER_BYTES = 16_384
 KEEP_ALIVE_S = 10
@@ -18,11 +20,16 @@ READERS = 2  # processes that read slides
 
 
 def serve(
-    source: Path, *, slides: Path | None, store: Path | None, host: str, port: int, token: str | None,
-    tell: Callable[[str], object], notes: bool = False, device: str = "cpu",
+    source: Path, listening: Listening, *, slides: Path | None, store: Path | None, tell: Callable[[str], object],
+    notes: bool = False, device: str = "cpu",
 ) -> None:  # fmt: skip
     """Serve until interrupted. `tell` shows a line to the user; with `notes`, notes on slides can be written."""
-    check_bind(host, token)
+    listening.check()
+    if notes and not os.access(source, os.W_OK):
+        hint = "Leave out --notes, or change the permissions"
+        raise InputError("notes cannot be written here", where=source, hint=hint)
+    tokens, invitation = listening.admission()
+    tls = listening.tls()
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
     if missing:
         raise UnavailableError(f"{', '.join(missing)} not installed", hint="pip install 'marble-wsi[viewer]'")
@@ -34,7 +41,7 @@ def serve(
     from marble.viewer.app import create_app
     from marble.viewer.notes import FILE, Notes
     from marble.viewer.registry import build_registry
-    from marble.viewer.wire import Wire
+    from marble.viewer.wire import Server, Wire, open_sockets
 
     there = choose(device)
     registry = build_registry(source, slides, store)
@@ -46,18 +53,19 @@ def serve(
         tell(f"left out: {printable(line)}")
     if not (STATIC / "vendor" / LIBRARY).exists():
         tell("OpenSeadragon is not built in, so slides cannot be shown: install Node.js (npm) and run `make setup`")
-    where = f"[{host}]" if ":" in host else host
-    tell(f"http://{where}:{port}/{'' if token is None else '?token=...'}  (Ctrl-C ends it)")
-    if not is_loopback(host):
-        tell("others can reach this address: every request is asked for the token; put TLS before it")
     kept = Notes(source / FILE) if notes else None
     if kept is not None:
         tell(f"notes on slides are kept in {kept.path}")
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("marble.viewer").setLevel(logging.INFO)
-    uvicorn.run(
-        create_app(registry, token, notes=kept, device=str(there), readers=READERS),
-        host=host, port=port, http=Wire, ws="none", access_log=False,
-        log_level="warning", server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+    sockets = open_sockets(listening.host, listening.port)
+    tell(invitation)
+    if not is_loopback(listening.host):
+        tell("others can reach this address: every request is asked for a token")
+    app = create_app(registry, tokens, secure=listening.is_secure, notes=kept, device=str(there), readers=READERS)
+    config = uvicorn.Config(
+        app, http=Wire, ws="none", loop="asyncio", access_log=False, log_level="warning", server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S, h11_max_incomplete_event_size=MAX_HEADER_BYTES,
     )  # fmt: skip
+    with suppress(KeyboardInterrupt):  # it is how a server ends
+        Server(config, tls).run(sockets)

@@ -1,19 +1,25 @@
-"""The connection below the application: nobody can hold it open by sending headers slowly, or by opening many.
+"""The connection below the application: nobody can hold it open by sending slowly, or by opening many.
 
 uvicorn waits for a request's headers as long as they take, so a thousand half-sent ones would keep everybody out. Here
 a header has a few seconds; of one address only so many connections may be without a request for longer than a moment,
-the oldest makes room for the newest; and beyond a total, whoever asks is told when to come back.
+the oldest makes room for the newest; and beyond a total, whoever asks is told when to come back. Under TLS the same few
+seconds hold for the greeting before the header.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
+import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from marble.errors import InputError
 from marble.viewer.security import answer
 
 HEADER_S = 5.0
@@ -86,3 +92,38 @@ async def turned_away(_: Scope, __: Receive, send: Send) -> None:
     """What a client hears when there are too many connections."""
     head: dict[str, Any] = {"retry-after": RETRY_AFTER_S, "connection": "close", "cache-control": "no-store"}
     await answer(send, 503, "busy: try again in a moment", head)
+
+
+class Server(uvicorn.Server):
+    """uvicorn under our own TLS context, whose greeting has no more time than a header."""
+
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(config)
+        config.load()
+        config.ssl = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.config.ssl is not None:
+            loop = asyncio.get_running_loop()
+            patient = partial(loop.create_server, ssl_handshake_timeout=HEADER_S)  # uvicorn does not pass it on
+            loop.create_server = patient  # type: ignore[method-assign]
+        await super().startup(sockets)
+
+
+def open_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on every address of a host; what stands against it is said in one line."""
+    found: list[socket.socket] = []
+    reason: OSError | None = None
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise InputError(f"no such address: {host}", hint="Choose another --host") from error
+    for family, _, _, _, address in places:
+        try:
+            found.append(socket.create_server(address[:2], family=family))
+        except OSError as error:  # a machine may know localhost by an IPv6 address that it does not have
+            reason = error
+    if not found:
+        what = f"cannot listen on {host}, port {port}: {(reason and reason.strerror) or reason}"
+        raise InputError(what, hint="Choose another --port, or end what listens there")
+    return found

@@ -1,4 +1,4 @@
-// The note on a slide: read when the page opens, written when asked to, never over somebody else's.
+// The notes on a slide: read when the page opens; one's own is written when asked to, those of others are shown below.
 
 import { ask } from "/static/api.js";
 
@@ -12,6 +12,7 @@ export async function startNote(key) {
   let seen = await ask(path);
   text.value = seen.text;
   said.textContent = when(seen);
+  showOthers(seen);
   text.disabled = button.disabled = false;
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -24,6 +25,7 @@ export async function startNote(key) {
       });
       text.value = seen.text;
       said.textContent = when(seen) || "removed";
+      showOthers(seen);
     } catch (error) {
       said.textContent = `not saved: ${error.message}`;
     }
@@ -32,5 +34,19 @@ export async function startNote(key) {
 }
 
 function when(note) {
-  return note.at ? `saved ${new Date(note.at).toLocaleString()}` : "";
+  return note.at ? `saved ${new Date(note.at).toLocaleString()}${note.by ? ` as ${note.by}` : ""}` : "";
+}
+
+function showOthers(seen) {
+  const list = document.getElementById("note-others");
+  list.replaceChildren(...seen.others.map((note) => {
+    const item = document.createElement("li");
+    const head = document.createElement("b");
+    head.textContent = `${note.by || "without a name"}, ${new Date(note.at).toLocaleString()}`;
+    const body = document.createElement("p");
+    body.textContent = note.text;
+    item.append(head, body);
+    return item;
+  }));
+  list.hidden = !seen.others.length;
 }
