@@ -9,6 +9,7 @@ import typer
 
 from marble.cli import paths
 from marble.cli.companions import goes_with
+from marble.cli.pseudonym_options import read
 
 _COLUMNS = "Columns of the table, where their names are not known"
 _ROWS = "Rows of the table"
@@ -31,6 +32,14 @@ def split(
     task: Annotated[str | None, typer.Option(help="classification, survival or regression.")] = None,
     case: Annotated[str | None, typer.Option(help="Column of the patient.", rich_help_panel=_COLUMNS)] = None,
     slide: Annotated[str | None, typer.Option(help="Column of the slide.", rich_help_panel=_COLUMNS)] = None,
+    pseudonyms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MAP.csv",
+            help="The table calls slides by their files; they are known by the ids of this one.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None,
     site: Annotated[str | None, typer.Option(help="Column of the hospital.", rich_help_panel=_COLUMNS)] = None,
     label: Annotated[str | None, typer.Option(help="Column of the class.", rich_help_panel=_COLUMNS)] = None,
     target: Annotated[str | None, typer.Option(help="Column of the number.", rich_help_panel=_COLUMNS)] = None,
@@ -70,6 +79,7 @@ def split(
     """Divide patients into train, validation and test; or audit somebody's split file with --check."""
     if cohort is not None:
         paths.existing_file(cohort, "table")
+    read(pseudonyms)
     if check is None:
         goes_with("--check", {"--store": store is not None})
     else:
@@ -81,7 +91,8 @@ def split(
     from marble.specs import unknown_choice
 
     options: dict[str, Any] = {
-        "task": task, "case": case, "slide": slide, "site": site, "label": label, "target": target, "time": time,
+        "task": task, "case": case, "slide": slide, "pseudonyms": pseudonyms, "site": site,
+        "label": label, "target": target, "time": time,
         "event": event, "event_coding": event_coding, "slide_table": slide_table, "case_is_slide": case_is_slide,
         "scored_by": scored_by, "classes": None if classes is None else tuple(map(str.strip, classes.split(","))),
         "keep_as_class": tuple(keep_as_class or ()), "drop": tuple(drop or ()),

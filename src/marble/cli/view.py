@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from marble.cli import paths
+from marble.cli.pseudonym_options import Pseudonyms, read
 from marble.cli.run_options import Device
 
 
 def view(
     source: Annotated[Path, typer.Argument(metavar="RUNS_OR_STORE", help="Folder of runs, a store, or one with both.")],
     slides: Annotated[Path | None, typer.Option(help="Folder with the slide files.")] = None,
+    pseudonyms: Pseudonyms = None,
     store: Annotated[Path | None, typer.Option(help="Store with the runs' bags, if it is elsewhere.")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8765,
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback needs a token.")] = "127.0.0.1",
@@ -27,11 +29,13 @@ def view(
     for folder in (source, slides, store):
         if folder is not None:
             paths.existing_folder(folder)
+    read(pseudonyms)
     from marble.viewer.serve import serve
 
     serve(
         source,
         slides=slides,
+        pseudonyms=pseudonyms,
         store=store,
         host=host,
         port=port,

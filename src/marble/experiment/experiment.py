@@ -80,8 +80,9 @@ class Experiment:
         else:
             path = self.home / spec.path
         options = {key: getattr(spec, key) for key in type(spec).model_fields if key not in ("path", "patients")}
-        if spec.slide_table is not None:
-            options["slide_table"] = self.home / spec.slide_table
+        for key in ("slide_table", "pseudonyms"):
+            if options[key] is not None:
+                options[key] = self.home / options[key]
         return read_cohort(path, task=task_class(self.spec.task).target_kind, **options)
 
     def store(self, out: Path) -> BagStore:

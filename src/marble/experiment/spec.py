@@ -35,6 +35,7 @@ class CohortSpec(Spec):
     case: str | None = None
     case_is_slide: bool = False
     slide: str | None = None
+    pseudonyms: str | None = None
     site: str | None = None
     label: str | None = None
     keep_as_class: tuple[str, ...] = ()
