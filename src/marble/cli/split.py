@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from marble.cli import paths
-from marble.cli.companions import goes_with
 from marble.cli.pseudonym_options import read
+
+if TYPE_CHECKING:
+    from marble.cohorts import Cohort, Split
 
 _COLUMNS = "Columns of the table, where their names are not known"
 _ROWS = "Rows of the table"
@@ -22,7 +25,7 @@ def split(
         Path | None, typer.Option(help="Audit this split file or folder instead of making splits.")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="With --check: bags whose records tell one file under two names.")
+        Path | None, typer.Option(help="Bags, which tell one file or the same tissue under two names.")
     ] = None,
     scheme: Annotated[str | None, typer.Option(help="holdout (80/10/10, the default) or kfold (nested).")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="5 for holdout, 1 for kfold if not given.")] = None,
@@ -80,10 +83,7 @@ def split(
     if cohort is not None:
         paths.existing_file(cohort, "table")
     read(pseudonyms)
-    if check is None:
-        goes_with("--check", {"--store": store is not None})
-    else:
-        paths.existing(check)
+    _existing(check, store)
     if out is not None:
         paths.output_folder(out)
     from marble.cohorts import audit, holdout, kfold, read_cohort, site_report, write_splits
@@ -99,7 +99,7 @@ def split(
     }  # fmt: skip
     found = None if cohort is None else read_cohort(cohort, **options)
     if check is not None:
-        result = audit(check, found, case_is_slide=case_is_slide, contents=_contents(store))
+        result = audit(check, found, case_is_slide=case_is_slide, **_shared(store))
         for line in result.lines():
             typer.echo(line)
         raise typer.Exit(1 if result.leaks or result.faults else 0)
@@ -115,16 +115,34 @@ def split(
         splits = holdout(found, repeats=repeats or 5, seed=seed, by_site=by_site)
     else:
         splits = kfold(found, folds=folds or 5, repeats=repeats or 1, seed=seed, by_site=by_site)
+    _refuse_shared(splits, found, store)
     typer.echo(f"first split: {site_report(found, splits[0]).line()}")
     for path in write_splits(splits, out, found):
         typer.echo(f"wrote {path}")
 
 
-def _contents(store: Path | None) -> dict[str, str]:
-    """The hash of each slide's file, where the bags' records hold it (`marble extract --hash` or a manifest)."""
-    from marble.bags.store import BagStore
+def _existing(check: Path | None, store: Path | None) -> None:
+    if check is not None:
+        paths.existing(check)
+    if store is not None:
+        paths.existing_folder(store, "store of bags")
 
+
+def _refuse_shared(splits: Sequence[Split], cohort: Cohort, store: Path | None) -> None:
+    if store is not None:
+        from marble.cohorts import audit
+        from marble.experiment.leaks import refuse
+
+        refuse(audit(splits, cohort, **_shared(store)))
+
+
+def _shared(store: Path | None) -> dict[str, Any]:
+    """What the audit is told of the bags: which slides are one file, and which show the same tissue."""
     if store is None:
         return {}
-    sources = {record.slide_id: record.details.get("source") or {} for record in BagStore(store).records()}
-    return {slide: source["sha256"] for slide, source in sources.items() if source.get("sha256")}
+    from marble.experiment.leaks import alike_in, contents_of
+    from marble.experiment.stores import find_store
+
+    bags = find_store(store)
+    slides = [record.slide_id for record in bags.records() if record.status == "ok"]
+    return {"contents": contents_of(bags), "alike": alike_in(bags, slides)}

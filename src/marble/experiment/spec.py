@@ -72,6 +72,9 @@ class SplitSpec(Spec):
         default=False, description="score the files' val where they have no test; needs val_share"
     )
     drop_unknown: bool = Field(default=False, description="leave out names of the files that are not in the cohort")
+    allow_leaks: bool = Field(
+        default=False, description="slides of two parts may show the same tissue; every table says LEAKY"
+    )
 
 
 class TrainSpec(Spec):
