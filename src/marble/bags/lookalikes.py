@@ -4,7 +4,8 @@ Neither hashes of files nor of bags tell them. What tells them is where alike ti
 tile of one that is most like a tile of the other lies at the same place, up to one shift for all; of different tissue
 it lies anywhere. So nothing has to be known of the encoder, its scale or how alike tissue of one kind is.
 
-Every slide is compared only with the few whose mean tokens are nearest to its own, so that 1,000 slides take seconds.
+Every slide is compared only with the few whose tokens have nearly its mean or its spread, so that 1,000 slides take
+seconds.
 A slide that was turned or mirrored between two scans is not found.
 """
 
@@ -24,11 +25,11 @@ SAMPLED = 64
 #: fewer tell nothing: where there are few tiles, alike ones lie close to each other by chance
 FEWEST = 16
 #: a level with so many is fine enough; the coarsest such is taken, since a small shift moves its tiles least
-ENOUGH = 64
-#: slides that each slide is compared with
+ENOUGH = 20
+#: slides that each slide is compared with, by its mean and by its spread
 NEIGHBOURS = 5
 #: share of the tiles whose likeness lies where the others' does
-THRESHOLD = 0.5
+THRESHOLD = 0.6
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ def alike(looks: list[Look]) -> list[Pair]:
     if len(looks) < 2:
         return []
     means = np.stack([look.tokens.mean(axis=0) for look in looks])  # (S, D)
-    centre, spread = means.mean(axis=0), means.std(axis=0)
-    scale = np.where(spread > 0, spread, 1)
-    pairs = [(i, j) for i, j in _neighbours((means - centre) / scale)]
+    spreads = np.stack(
+        [look.tokens.std(axis=0) for look in looks]
+    )  # (S, D), whatever another scanner adds to all tiles
+    pairs = sorted(_neighbours(means) | _neighbours(spreads))
     shares = [(i, j, agreement(looks[i], looks[j])) for i, j in pairs]
     return sorted(
         (Pair(looks[i].slide_id, looks[j].slide_id, share) for i, j, share in shares if share >= THRESHOLD),
@@ -94,14 +96,16 @@ def agreement(one: Look, other: Look) -> float:
     return float(near.sum(axis=1).max() / len(asked)) if len(shifts) else 0.0
 
 
-def _neighbours(points: NDArray[np.float32]) -> list[tuple[int, int]]:
-    """Pairs of which one is among the nearest of the other."""
+def _neighbours(signatures: NDArray[np.float32]) -> set[tuple[int, int]]:
+    """Pairs of which one is among the nearest of the other; every feature counts by how far slides differ in it."""
+    spread = signatures.std(axis=0)
+    points = (signatures - signatures.mean(axis=0)) / np.where(spread > 0, spread, 1)
     squares = (points**2).sum(axis=1)
     distances = squares[:, None] + squares[None] - 2 * points @ points.T  # (S, S)
     np.fill_diagonal(distances, np.inf)
     count = min(NEIGHBOURS, len(points) - 1)
     nearest = np.argpartition(distances, count - 1, axis=1)[:, :count]
-    return sorted({(min(i, j), max(i, j)) for i, row in enumerate(nearest.tolist()) for j in row})
+    return {(min(i, j), max(i, j)) for i, row in enumerate(nearest.tolist()) for j in row}
 
 
 def _unit(tokens: NDArray[np.float32]) -> NDArray[np.float32]:
