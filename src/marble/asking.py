@@ -12,7 +12,9 @@ from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.compute import Done, Executor, describe
 from marble.ensemble import Ensemble
-from marble.prediction import Predictor, SlideOptions, bags_of, found_at
+from marble.prediction import Predictor
+from marble.preparing import SlideOptions, bags_of, found_in
+from marble.pseudonyms import nameless
 
 
 @dataclass(frozen=True)
@@ -80,19 +82,22 @@ def ask_all(sources: Iterable[Path], panel: Panel, options: SlideOptions, execut
     first, _ = panel.opened  # a run that cannot be opened is said once and now
     rows: dict[int, AskedRow] = {}
     items: list[_Item] = []
-    found = [one for source in sources for one in found_at(source, first.run)]
+    found, options = found_in(sources, first.run, options)
     for number, one in enumerate(found):
         if isinstance(one, Path):
-            items.append(_Item(number, one.stem, one))
+            items.append(_Item(number, options.name_of(one), one))
         elif isinstance(one[1], BagStore):
             items.append(_Item(number, one[0], one[1].root, one[0]))
         else:
             rows[number] = AskedRow(one[0], failed=describe(one[1]))
     for outcome in executor.map(partial(_ask, panel=panel, options=options), items):
-        name = outcome.item.name
-        rows[outcome.item.number] = (
-            outcome.result if isinstance(outcome, Done) else AskedRow(name, failed=outcome.reason)
-        )
+        item = outcome.item
+        if isinstance(outcome, Done):
+            rows[item.number] = outcome.result
+        else:
+            known = item.path in options.ids
+            reason = nameless(outcome.reason, item.path, item.name) if known else outcome.reason
+            rows[item.number] = AskedRow(item.name, failed=reason)
     yield from (rows[number] for number in sorted(rows))
 
 

@@ -26,7 +26,8 @@ from marble.bags.bag import Bag
 from marble.errors import InputError
 from marble.experiment.direct import Bags, as_bag, collect, plan_fit
 from marble.heatmaps.overlay import Words, blank, draw_heatmap
-from marble.prediction import Answer, Predictor, SlideOptions, bags_of
+from marble.prediction import Answer, Predictor
+from marble.preparing import SlideOptions, bags_of
 from marble.training.run import execute
 
 if TYPE_CHECKING:

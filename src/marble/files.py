@@ -17,6 +17,7 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -29,6 +30,8 @@ Kind = TypeVar("Kind", dict[str, Any], list[Any])
 
 PART = ".part"
 SEAL = "seal"
+_FOR_ALL = 0o666
+_SAMPLE_BYTES = 1 << 16
 _WORDS: dict[type, str] = {
     dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false",
     type(None): "null",
@@ -54,14 +57,17 @@ HOST = _host()
 _swept: set[Path] = set()  # folders that this process has published into
 
 
-def publish(path: str | Path, content: bytes | str | Callable[[BinaryIO], object]) -> Path:
-    """Write `content` (bytes, text, or a function that writes to an open binary file) to `path` atomically."""
+def publish(path: str | Path, content: bytes | str | Callable[[BinaryIO], object], *, mode: int = _FOR_ALL) -> Path:
+    """Write `content` (bytes, text, or a function that writes to an open binary file) to `path` atomically.
+
+    `mode` are the permissions it has from its first byte on, without those that the user's mask takes.
+    """
     target = Path(path)
     part = _part_beside(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep_once(target.parent)
-        with open(part, "xb") as file:
+        with open(part, "xb", opener=partial(os.open, mode=mode)) as file:
             if callable(content):
                 content(file)
             else:
@@ -176,6 +182,16 @@ def sha256_file(path: str | Path) -> str:
     storage.fetch(Path(path))
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_sample(path: str | Path, size: int) -> str:
+    """The SHA-256 of a file's beginning, middle and end: cheap, and other for every other slide."""
+    parts = []
+    with open(path, "rb") as file:
+        for start in sorted({0, max(0, size // 2 - _SAMPLE_BYTES // 2), max(0, size - _SAMPLE_BYTES)}):
+            file.seek(start)
+            parts.append(file.read(_SAMPLE_BYTES))
+    return sha256_bytes(b"".join(parts))
 
 
 def sweep(folder: str | Path) -> int:

@@ -1,19 +1,17 @@
-"""A trained run and a slide, a bag or a store in; one row per slide out.
+"""A trained run and a bag in, an answer out.
 
-`predict(model, bag)` is the public name of the one inference path (`models.inference.infer`); `predict_sources` is what
+`predict(model, bag)` is the public name of the one inference path (`models.inference.infer`); `Predictor` is what
 `marble predict`, the heatmaps and the viewer share, so the number they show is the same number.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,26 +19,17 @@ from numpy.typing import NDArray
 
 from marble import files
 from marble.bags.bag import Bag
-from marble.bags.record import BagRecord, read_record
-from marble.bags.store import BagStore
-from marble.bags.survey import survey
-from marble.compute import Done, Executor, Failed, Inline, Processes, tell
-from marble.errors import BagError, InputError, SlideError
-from marble.identifiers import slide_id_of
+from marble.errors import BagError, InputError
 from marble.models.base import BagModel
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
 from marble.models.routing import check_budget
-from marble.slides.endings import refuse_other_kinds
 from marble.tasks.base import Decision
 from marble.training.membership import Membership
 from marble.training.routing import Routing, read_routing
 from marble.training.run_folder import RunFolder
 
-if TYPE_CHECKING:
-    from marble.extract import ExtractSpec, Machine
-
-__all__ = ["Answer", "Predictor", "RunChooser", "SlideOptions", "bags_of", "chooser_of", "found_at", "predict"]
+__all__ = ["Answer", "Predictor", "RunChooser", "chooser_of", "predict"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,25 +144,6 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class SlideOptions:
-    """How a slide file is prepared where the run's record does not say, or cannot know.
-
-    Args:
-        device: of the encoder.
-        weights: encoder name -> local weights file.
-        mpp: um per level-0 pixel, in place of what the files say.
-        outlines: GeoJSON with a slide's tissue outlines, or a folder of SLIDE.geojson.
-        spec: extraction settings (TOML) for a run whose bags do not know theirs, as imported features.
-    """
-
-    device: str = "cpu"
-    weights: Mapping[str, Path] = field(default_factory=dict)
-    mpp: float | None = None
-    outlines: Path | None = None
-    spec: Path | None = None
-
-
-@dataclass(frozen=True)
 class RunChooser:
     """A run's router as extraction takes it: opened in the process that works on the slide."""
 
@@ -204,144 +174,3 @@ def chooser_of(run: str | Path, budget: float | None = None) -> RunChooser:
 @lru_cache(maxsize=2)
 def _opened(folder: Path, budget: float) -> Predictor:
     return Predictor(folder, routed=True, budget=budget)
-
-
-def bags_of(
-    sources: Iterable[str | Path],
-    run: RunFolder,
-    options: SlideOptions | None = None,
-    routing: Routing | None = None,
-    *,
-    executor: Executor | None = None,
-) -> Iterator[tuple[str, Bag | Exception]]:
-    """Every bag of the sources: a store, a bag file in one, a slide file or a folder of slides.
-
-    Slides are tiled and embedded as in training, by `executor` (in this process by default); of a slide, with
-    `routing`, only the fine tiles that it chooses are read and embedded. A source that cannot be used is yielded with
-    its error, and the rest goes on.
-    """
-    found = [one for source in sources for one in found_at(Path(source), run)]
-    slides = [one for one in found if isinstance(one, Path)]
-    with TemporaryDirectory(prefix="marble-predict-") as scratch:
-        prepared = _prepared(slides, run, options or SlideOptions(), routing, executor or Inline(), Path(scratch))
-        for one in found:
-            if isinstance(one, Path):
-                yield next(prepared)
-            elif isinstance(one[1], BagStore):
-                yield one[0], _load(one[1], one[0])
-            else:
-                yield one[0], one[1]
-
-
-def found_at(path: Path, run: RunFolder) -> Iterator[Path | tuple[str, BagStore | Exception]]:
-    """What a source holds: slide files, and bags by their id and store."""
-    from marble.extract import slides_in
-
-    try:
-        if path.suffix == ".safetensors" and not path.is_dir():
-            store, known = BagStore(path.parent), path.with_suffix(".json")
-            if not known.exists() or store.bag_path(slide_id := read_record(known).slide_id).name != path.name:
-                raise InputError("no record beside this bag says that it is whole", where=path, hint="Extract it again")
-            yield slide_id, store
-        elif path.is_dir() and BagStore.any_at(path):
-            store = BagStore.find(path, like=run.provenance)
-            yield from ((slide_id, error or store) for slide_id, error in survey(store))
-        elif path.is_dir():
-            try:
-                yield from slides_in([path])
-            except InputError as error:
-                raise InputError(f"no bags and {error.what}", where=path, hint=error.hint) from None
-        elif path.exists():
-            refuse_other_kinds(path)
-            yield path
-        else:
-            raise InputError("no such slide, bag or store", where=path)
-    except Exception as error:  # one bad source must not end the batch
-        yield str(path), error
-
-
-def _load(store: BagStore, slide_id: str) -> Bag | Exception:
-    try:
-        return store.load(slide_id)
-    except Exception as error:  # reported for this slide alone
-        return error
-
-
-@dataclass(frozen=True)
-class _SlideJob:
-    """One slide that is to be prepared, and the folder for its bag."""
-
-    number: int
-    path: Path
-    folder: Path
-
-
-def _prepared(
-    slides: Sequence[Path],
-    run: RunFolder,
-    options: SlideOptions,
-    routing: Routing | None,
-    executor: Executor,
-    scratch: Path,
-) -> Iterator[tuple[str, Bag | Exception]]:
-    """Tile and embed slides exactly as the run's training bags were; of their branches, those that routing chooses."""
-    from marble.extract import Machine, load_encoders, store_for
-
-    try:
-        spec = _settings(run, options) if slides else None
-    except InputError as error:
-        yield from ((path.stem, InputError(error.what, where=path, hint=error.hint)) for path in slides)
-        return
-    if spec is None:
-        return
-    machine = Machine(device=options.device, weights=dict(options.weights)).shared_by(executor)
-    chooser = None if routing is None else RunChooser(run.folder.resolve(), routing.budget)
-    if isinstance(executor, Processes):
-        executor = replace(executor, prepare=partial(load_encoders, spec, machine))
-    work = partial(_prepare, spec=spec, options=options, machine=machine, chooser=chooser)
-    jobs = [_SlideJob(number, path, scratch / str(number)) for number, path in enumerate(slides)]
-    ended = executor.map(work, jobs)
-    early: dict[int, Done[_SlideJob, BagRecord] | Failed[_SlideJob]] = {}  # those that ended before their turn
-    for job in jobs:
-        while job.number not in early:
-            one = next(ended)
-            early[one.item.number] = one
-        outcome = early.pop(job.number)
-        yield job.path.stem, _made(outcome, store_for(job.folder, spec, chooser))
-        shutil.rmtree(job.folder, ignore_errors=True)  # the bag stays mapped
-
-
-def _settings(run: RunFolder, options: SlideOptions) -> ExtractSpec:
-    from marble.extract import ExtractSpec
-
-    settings = run.record["bags"].get("notes", {}).get("extract")
-    if options.spec is not None:
-        return ExtractSpec.from_toml(options.spec)
-    if settings is not None:
-        return ExtractSpec.parse(settings, where=run.folder / "run.json")
-    raise InputError(
-        "this run was trained on bags without extraction settings, so a slide cannot be prepared for it",
-        hint="Give the settings with --spec FILE.toml, or a bag made in the same way as the training bags",
-    )
-
-
-def _prepare(
-    job: _SlideJob, *, spec: ExtractSpec, options: SlideOptions, machine: Machine, chooser: RunChooser | None
-) -> BagRecord:
-    from marble.extract import SlideFacts, extract_slide
-
-    outlines = options.outlines
-    if outlines is not None and outlines.is_dir():
-        outlines = outlines / f"{slide_id_of(job.path)}.geojson"
-    # Hashed, so that a slide of the training part is known again under any name.
-    facts = SlideFacts(mpp=options.mpp, outlines=outlines, hash_source=job.path.is_file())
-    return extract_slide(job.path, spec, job.folder, facts=facts, machine=machine, chooser=chooser, on_progress=tell)
-
-
-def _made(ended: Done[_SlideJob, BagRecord] | Failed[_SlideJob], store: BagStore) -> Bag | Exception:
-    if isinstance(ended, Failed):
-        return SlideError(ended.reason, where=None if str(ended.item.path) in ended.reason else ended.item.path)
-    record = ended.result
-    if record.status != "ok":
-        return SlideError(f"{record.status} at {record.stage}: {record.reason}", where=ended.item.path)
-    return _load(store, record.slide_id)

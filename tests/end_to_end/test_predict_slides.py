@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from marble import files, prediction
+from marble import files, preparing
 from marble.cli import assemble
 from marble.extract import ExtractSpec, Machine
 from marble.training.results import sealed
@@ -84,10 +84,10 @@ def test_outlines_are_found_by_the_slides_id_as_in_an_extraction(
 ) -> None:
     asked: list[Path | None] = []
     monkeypatch.setattr("marble.extract.extract_slide", lambda *_, facts, **__: asked.append(facts.outlines))
-    job = prediction._SlideJob(0, tmp_path / "S5.ome.tiff", tmp_path / "out")
-    options = prediction.SlideOptions(outlines=tmp_path)
+    job = preparing._SlideJob(0, tmp_path / "S5.ome.tiff", tmp_path / "out")
+    options = preparing.SlideOptions(outlines=tmp_path)
     spec, machine = ExtractSpec.parse({"pyramid": {"magnifications": [5.0, 20.0]}}), Machine()
-    prediction._prepare(job, spec=spec, options=options, machine=machine, chooser=None)
+    preparing._prepare(job, spec=spec, options=options, machine=machine, chooser=None)
     assert asked == [tmp_path / "S5.geojson"]  # what `marble tile` calls it
 
 

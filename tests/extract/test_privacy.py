@@ -120,7 +120,7 @@ def _served(root: Path, folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_what_a_slide_says_of_its_patient_reaches_nothing(study: Study, place: str) -> None:
-    found = _found(canary(place), study.files | study.said)
+    found = found_in(canary(place), study.files | study.said)
     assert not found
 
 
@@ -139,10 +139,10 @@ def test_what_a_dicom_slide_says_of_its_patient_reaches_nothing(shared_data: Pat
     assert any(file.endswith(".safetensors") for file in written)
     for place in DICOM_PLACES:
         assert canary(place)[-16:].encode() in named
-        assert not _found(canary(place)[-16:], written | {"said": said.output.encode()})
+        assert not found_in(canary(place)[-16:], written | {"said": said.output.encode()})
 
 
-def _found(name: str, everywhere: dict[str, bytes]) -> list[str]:
+def found_in(name: str, everywhere: dict[str, bytes]) -> list[str]:
     """Where a name stands: in what was written and said, or in what it is called."""
     spellings: list[Callable[[str], bytes]] = [str.encode, lambda text: text.encode("utf-16-le")]
     return [

@@ -22,7 +22,8 @@ from marble.benchmarks.routing_curves import Curve, curve, points
 from marble.compute import Inline
 from marble.experiment import Experiment
 from marble.extract import ExtractSpec, extract_many
-from marble.prediction import Predictor, bags_of
+from marble.prediction import Predictor
+from marble.preparing import bags_of
 from marble.slides.lattice import PyramidSpec
 from marble.synthetic.two_scales import write_two_scale_slide
 from marble.training.results import read_cases

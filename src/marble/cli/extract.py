@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,9 +12,13 @@ from marble.cli import paths, terminal
 from marble.cli import slide_options as slides
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.cli.companions import workers_go_with_ray
+from marble.cli.pseudonym_options import Pseudonyms, unnamed_sources, written
 from marble.errors import InputError
 from marble.identifiers import IdFrom, printable
 from marble.storage import PLACE, location, named
+
+if TYPE_CHECKING:
+    from marble.extract import BatchProgress, Progress
 
 
 def extract(
@@ -59,6 +64,7 @@ def extract(
     manifest: Annotated[Path | None, typer.Option(help="sha256 list; a slide that differs is refused.")] = None,
     outlines: slides.Outlines = None,
     id_from: Annotated[IdFrom, typer.Option(help="Slide ids: the file's stem, or its path below SOURCES.")] = "stem",
+    pseudonyms: Pseudonyms = None,
     replace: Annotated[bool, typer.Option(help="Replace bags of other slides that have the same id.")] = False,
     hash_source: Annotated[bool, typer.Option("--hash", help="Put each slide's SHA-256 into its record.")] = False,
     route: Annotated[
@@ -67,17 +73,16 @@ def extract(
     budget: Annotated[float | None, typer.Option(help="Share of fine tiles for --route; else the run's own.")] = None,
 ) -> None:
     """Slides -> bags: one nested lattice, every tile embedded, resumable. Start it again to go on."""
-    paths.sources(sources)
+    private = pseudonyms is not None
+    with unnamed_sources(private):
+        paths.sources(sources)
     workers_go_with_ray(ray, worker_cpus, worker_gpus)
     paths.output_folder(store, "--store")
-    for table in (mpp_csv, manifest):
-        if table is not None:
-            paths.existing_file(table, "table")
-    if outlines is not None:
-        paths.existing_folder(outlines, "folder of outlines")
-    if route is not None:
-        paths.existing_folder(route, "folder of a run")
-    elif budget is not None:
+    written(pseudonyms)
+    if private and id_from != "stem":
+        raise InputError("--pseudonyms gives slides other ids than --id-from", hint="Leave one of them out")
+    _existing((mpp_csv, manifest), outlines, route)
+    if route is None and budget is not None:
         raise InputError("--budget is a share of what --route chooses from", hint="Give --route RUN too")
     local = slides.weight_files(weights)
     lattice = slides.LatticeFlags(magnifications, mpp, tile_px, coverage, allow_upsample)
@@ -91,9 +96,7 @@ def extract(
     from marble.compute import Executor, Limits, Processes
     from marble.extract import (
         BatchFacts,
-        BatchProgress,
         Machine,
-        Progress,
         extract_many,
         ids_of,
         load_encoders,
@@ -109,19 +112,14 @@ def extract(
         from marble.prediction import chooser_of
 
         chooser = chooser_of(route, budget)
-    found = slides_in(sources)
-    slides.pixel_sizes(mpp_csv, found)
+    with unnamed_sources(private):
+        found = slides_in(sources)
+    slides.pixel_sizes(mpp_csv, found, private=private)
+    ids = ids_of(found, sources, id_from) if pseudonyms is None else _pseudonyms(pseudonyms, store, found)
+    if private:
+        found.sort(key=ids.__getitem__)  # the order of the files' names tells something of them
     machine = Machine(places, threads, local, allow_download)
     with terminal.progress("extracting", len(found)) as bar:
-
-        def heard(at: BatchProgress | Progress) -> None:
-            left = terminal.duration(at.seconds_left)
-            if isinstance(at, BatchProgress):
-                bar(f"{printable(at.last.slide_id)}: {at.last.status}, {at.tiles_per_s:.0f} tiles/s, {left} left")
-                return
-            said = f"{at.done:,} of {at.total:,} tiles, {at.tiles_per_s:.0f} tiles/s, {left} left"
-            bar.within(at.done, at.total, f"{printable(at.slide_id)}: {said}")
-
         executor: Executor
         if ray is not None:
             executor = cluster(ray, workers, worker_cpus, worker_gpus, timeout or None)
@@ -133,13 +131,45 @@ def extract(
             found,
             chosen,
             store,
-            facts=BatchFacts(mpp_csv, manifest, outlines, hash_source, ids_of(found, sources, id_from)),
+            facts=BatchFacts(mpp_csv, manifest, outlines, hash_source, ids, private),
             executor=executor,
             machine=machine,
             replace=replace,
-            on_progress=heard,
+            on_progress=partial(_show, bar),
             chooser=chooser,
         )
     rows = [(printable(o.slide_id), o.status, o.tiles, printable(o.reason or "")) for o in summary.outcomes]
     terminal.table(f"bags in {named(summary.store)}", ["slide", "status", "tiles", "reason"], rows)
-    terminal.failures([(printable(o.path), printable(o.reason)) for o in summary.outcomes if o.status == "failed"])
+    terminal.failures([
+        (printable(o.slide_id if private else o.path), printable(o.reason))
+        for o in summary.outcomes
+        if o.status == "failed"
+    ])  # fmt: skip
+
+
+def _existing(tables: Iterable[Path | None], outlines: Path | None, route: Path | None) -> None:
+    for table in tables:
+        if table is not None:
+            paths.existing_file(table, "table")
+    if outlines is not None:
+        paths.existing_folder(outlines, "folder of outlines")
+    if route is not None:
+        paths.existing_folder(route, "folder of a run")
+
+
+def _pseudonyms(table: Path, store: Path, found: Iterable[Path]) -> dict[Path, str]:
+    from marble.pseudonyms import pseudonyms_for, refuse_inside
+
+    refuse_inside(table, store)
+    return pseudonyms_for(table, found)
+
+
+def _show(bar: terminal.Bar, at: BatchProgress | Progress) -> None:
+    from marble.extract import BatchProgress
+
+    left = terminal.duration(at.seconds_left)
+    if isinstance(at, BatchProgress):
+        bar(f"{printable(at.last.slide_id)}: {at.last.status}, {at.tiles_per_s:.0f} tiles/s, {left} left")
+        return
+    said = f"{at.done:,} of {at.total:,} tiles, {at.tiles_per_s:.0f} tiles/s, {left} left"
+    bar.within(at.done, at.total, f"{printable(at.slide_id)}: {said}")

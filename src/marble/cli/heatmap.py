@@ -9,13 +9,14 @@ import typer
 
 from marble.cli import paths
 from marble.cli.companions import goes_without
+from marble.cli.pseudonym_options import Pseudonyms, read
 from marble.cli.run_options import Device, FinishedRun
 from marble.cli.slide_options import RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
 from marble.identifiers import slide_id_of
 
 if TYPE_CHECKING:
     from marble.bags.bag import Bag
-    from marble.prediction import SlideOptions
+    from marble.preparing import SlideOptions
     from marble.training.run_folder import RunFolder
 
 
@@ -37,6 +38,7 @@ def heatmap(
     mpp: SlideMpp = None,
     outlines: SlideOutlines = None,
     spec_file: RunSpecFile = None,
+    pseudonyms: Pseudonyms = None,
 ) -> None:
     """Draw why a run says what it says about a slide: overlay, contact sheet, GeoJSON for QuPath."""
     if store is not None:  # the bag is there already
@@ -44,21 +46,33 @@ def heatmap(
         goes_without("--store", making | {"--spec": spec_file is not None})
     paths.existing_folder(run_folder, "folder of a run")
     paths.output_folder(out)
-    if store is None:
-        paths.existing(slide, "slide or bag")
-    else:
+    if store is not None:
         paths.existing_folder(store, "store of bags")
+    elif pseudonyms is None:
+        paths.existing(slide, "slide or bag")
+    read(pseudonyms)
+    from marble.errors import MarbleError
     from marble.heatmaps.write import HeatmapSpec, write_heatmaps
-    from marble.prediction import Predictor, SlideOptions
+    from marble.prediction import Predictor
+    from marble.preparing import SlideOptions
+    from marble.pseudonyms import nameless_error
     from marble.slides.readers.elsewhere import reading_elsewhere
 
     predictor = Predictor(run_folder, device=device)
-    options = SlideOptions(device, weight_files(weights), mpp, outlines, spec_file)
-    bag = _bag(slide, store, predictor.run, options)
-    file = slide if slide.is_file() and slide.suffix != ".safetensors" else None
+    options = SlideOptions(device, weight_files(weights), mpp, outlines, spec_file, pseudonyms)
     spec = HeatmapSpec(mode, target, level, size, top, colours, stretch, curves)
-    with reading_elsewhere() as desk:  # a decoder that crashes or hangs ends in one line
-        done = write_heatmaps(predictor, bag, file, out, spec, desk=desk)
+    file: Path | None = slide if slide.is_file() and slide.suffix != ".safetensors" else None
+    slide_id = None
+    if pseudonyms is not None:
+        slide_id, file = _known(slide, file, pseudonyms, stored=store is not None)
+    try:
+        bag = _bag(slide if slide_id is None or file is None else file, slide_id, store, predictor.run, options)
+        with reading_elsewhere() as desk:  # a decoder that crashes or hangs ends in one line
+            done = write_heatmaps(predictor, bag, file, out, spec, desk=desk)
+    except MarbleError as error:
+        if slide_id is None or file is None:
+            raise
+        raise nameless_error(error, file, slide_id) from None
     typer.echo(done.sentence)
     for warning in done.warnings:
         typer.secho(f"caution: {bag.slide_id}: {warning}", err=True, fg=typer.colors.YELLOW)
@@ -66,16 +80,30 @@ def heatmap(
         typer.echo(f"wrote {path}")
 
 
-def _bag(slide: Path, store: Path | None, run: RunFolder, options: SlideOptions) -> Bag:
+def _known(slide: Path, file: Path | None, table: Path, *, stored: bool) -> tuple[str, Path | None]:
+    """The pseudonym and the file of a slide that was called by either; without pixels if only its bag is known."""
+    from marble.errors import InputError
+    from marble.pseudonyms import Pseudonyms, pseudonyms_for
+
+    if file is not None:
+        return pseudonyms_for(table, [file])[file], file
+    found = Pseudonyms.read(table).files().get(str(slide))
+    if found is None and not stored:
+        hint = "Give a slide file, an id whose file is where the table says, or --store with its bag"
+        raise InputError("no slide file is known by this name", where=table, hint=hint)
+    return str(slide), found
+
+
+def _bag(slide: Path, slide_id: str | None, store: Path | None, run: RunFolder, options: SlideOptions) -> Bag:
     """The bag of the prediction: from the store if one is given, otherwise made from the slide."""
     from marble.compute import Processes
     from marble.experiment.stores import find_store
     from marble.extract import SLIDE_LIMITS
-    from marble.prediction import bags_of
+    from marble.preparing import bags_of
 
     if store is not None:
         found = find_store(store)
-        return found.load(str(slide) if str(slide) in found else slide_id_of(slide))
+        return found.load(slide_id or (str(slide) if str(slide) in found else slide_id_of(slide)))
     _, bag = next(iter(bags_of([slide], run, options, executor=Processes(1, limits=SLIDE_LIMITS))))
     if isinstance(bag, Exception):
         raise bag

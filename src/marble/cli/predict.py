@@ -10,6 +10,7 @@ import typer
 from marble.cli import paths, terminal
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.cli.companions import workers_go_with_ray
+from marble.cli.pseudonym_options import Pseudonyms, written
 from marble.cli.run_options import Device
 from marble.cli.slide_options import RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
 from marble.errors import InputError
@@ -38,6 +39,7 @@ def predict(
     mpp: SlideMpp = None,
     outlines: SlideOutlines = None,
     spec: RunSpecFile = None,
+    pseudonyms: Pseudonyms = None,
     routed: Annotated[
         bool, typer.Option("--routed", help="Only the fine tiles `marble route` found worth it.")
     ] = False,
@@ -54,7 +56,8 @@ def predict(
     for source in sources:
         pull(source)
     if not any(source.exists() for source in sources):
-        raise InputError("no such slide, bag or store", where=sources[0])
+        raise InputError("no such slide, bag or store", where=sources[0] if pseudonyms is None else "SOURCES")
+    written(pseudonyms)
     if out is not None:
         paths.output_file(out)
     from marble import files
@@ -62,13 +65,13 @@ def predict(
     from marble.compute import Processes
     from marble.ensemble import runs_together
     from marble.extract import SLIDE_LIMITS
-    from marble.prediction import SlideOptions
+    from marble.preparing import SlideOptions
     from marble.reports.tables import rows_csv
 
     folders = runs_together((run_folder, *(beside or ())))
     panel, options = (
         Panel(tuple(folders), device, routed, budget),
-        SlideOptions(device, weight_files(weights), mpp, outlines, spec),
+        SlideOptions(device, weight_files(weights), mpp, outlines, spec, pseudonyms),
     )
     if ray is not None:
         answered = ask_all(sources, panel, options, cluster(ray, workers, worker_cpus, worker_gpus))

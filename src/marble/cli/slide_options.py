@@ -104,8 +104,11 @@ def settings(
     return body
 
 
-def pixel_sizes(table: Path | None, slides: Sequence[Path]) -> dict[str, float]:
-    """The pixel sizes of `--mpp-csv`; rows that belong to none of the slides are named, since a typo loses a size."""
+def pixel_sizes(table: Path | None, slides: Sequence[Path], *, private: bool = False) -> dict[str, float]:
+    """The pixel sizes of `--mpp-csv`; rows that belong to none of the slides are named, since a typo loses a size.
+
+    Of private slides they are only counted: the table calls slides by their files.
+    """
     from marble.identifiers import printable
     from marble.slides.mpp import read_mpp_csv, unused_rows
 
@@ -115,7 +118,8 @@ def pixel_sizes(table: Path | None, slides: Sequence[Path]) -> dict[str, float]:
     unused = unused_rows(slides, sizes)
     if unused:
         named = terminal.few([printable(name) for name in unused])
-        text = f"caution: {table}: no slide here for {len(unused)} of {len(sizes)} rows: {named}"
+        text = f"caution: {table}: no slide here for {len(unused)} of {len(sizes)} rows"
+        text += "" if private else f": {named}"
         typer.secho(text, err=True, fg=typer.colors.YELLOW)
     return sizes
 

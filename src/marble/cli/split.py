@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from marble.cli import paths
-from marble.cli.companions import goes_with, goes_without
+from marble.cli.companions import goes_without
+from marble.cli.pseudonym_options import read
+
+if TYPE_CHECKING:
+    from marble.cohorts import Cohort, Split
 
 _COLUMNS = "Columns of the table, where their names are not known"
 _ROWS = "Rows of the table"
@@ -21,7 +26,7 @@ def split(
         Path | None, typer.Option(help="Audit this split file or folder instead of making splits.")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="With --check: bags whose records tell one file under two names.")
+        Path | None, typer.Option(help="Bags, which tell one file or the same tissue under two names.")
     ] = None,
     scheme: Annotated[str | None, typer.Option(help="holdout (80/10/10, the default) or kfold (nested).")] = None,
     repeats: Annotated[int | None, typer.Option(min=1, help="5 for holdout, 1 for kfold if not given.")] = None,
@@ -31,6 +36,14 @@ def split(
     task: Annotated[str | None, typer.Option(help="classification, survival or regression.")] = None,
     case: Annotated[str | None, typer.Option(help="Column of the patient.", rich_help_panel=_COLUMNS)] = None,
     slide: Annotated[str | None, typer.Option(help="Column of the slide.", rich_help_panel=_COLUMNS)] = None,
+    pseudonyms: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MAP.csv",
+            help="The table calls slides by their files; they are known by the ids of this one.",
+            rich_help_panel=_COLUMNS,
+        ),
+    ] = None,
     site: Annotated[str | None, typer.Option(help="Column of the hospital.", rich_help_panel=_COLUMNS)] = None,
     label: Annotated[str | None, typer.Option(help="Column of the class.", rich_help_panel=_COLUMNS)] = None,
     target: Annotated[str | None, typer.Option(help="Column of the number.", rich_help_panel=_COLUMNS)] = None,
@@ -70,12 +83,11 @@ def split(
     """Divide patients into train, validation and test; or audit somebody's split file with --check."""
     if cohort is not None:
         paths.existing_file(cohort, "table")
-    if check is None:
-        goes_with("--check", {"--store": store is not None})
-    else:
+    read(pseudonyms)
+    if check is not None:
         making = {"--out": out is not None, "--scheme": scheme is not None, "--repeats": repeats is not None}
         goes_without("--check", making | {"--folds": folds is not None, "--seed": seed != 0, "--by-site": by_site})
-        paths.existing(check)
+    _existing(check, store)
     if out is not None:
         paths.output_folder(out)
     from marble.cohorts import audit, holdout, kfold, read_cohort, site_report, write_splits
@@ -83,14 +95,15 @@ def split(
     from marble.specs import unknown_choice
 
     options: dict[str, Any] = {
-        "task": task, "case": case, "slide": slide, "site": site, "label": label, "target": target, "time": time,
+        "task": task, "case": case, "slide": slide, "pseudonyms": pseudonyms, "site": site,
+        "label": label, "target": target, "time": time,
         "event": event, "event_coding": event_coding, "slide_table": slide_table, "case_is_slide": case_is_slide,
         "scored_by": scored_by, "classes": None if classes is None else tuple(map(str.strip, classes.split(","))),
         "keep_as_class": tuple(keep_as_class or ()), "drop": tuple(drop or ()),
     }  # fmt: skip
     found = None if cohort is None else read_cohort(cohort, **options)
     if check is not None:
-        result = audit(check, found, case_is_slide=case_is_slide, contents=_contents(store))
+        result = audit(check, found, case_is_slide=case_is_slide, **_shared(store))
         for line in result.lines():
             typer.echo(line)
         raise typer.Exit(1 if result.leaks or result.faults else 0)
@@ -106,16 +119,34 @@ def split(
         splits = holdout(found, repeats=repeats or 5, seed=seed, by_site=by_site)
     else:
         splits = kfold(found, folds=folds or 5, repeats=repeats or 1, seed=seed, by_site=by_site)
+    _refuse_shared(splits, found, store)
     typer.echo(f"first split: {site_report(found, splits[0]).line()}")
     for path in write_splits(splits, out, found):
         typer.echo(f"wrote {path}")
 
 
-def _contents(store: Path | None) -> dict[str, str]:
-    """The hash of each slide's file, where the bags' records hold it (`marble extract --hash` or a manifest)."""
-    from marble.bags.store import BagStore
+def _existing(check: Path | None, store: Path | None) -> None:
+    if check is not None:
+        paths.existing(check)
+    if store is not None:
+        paths.existing_folder(store, "store of bags")
 
+
+def _refuse_shared(splits: Sequence[Split], cohort: Cohort, store: Path | None) -> None:
+    if store is not None:
+        from marble.cohorts import audit
+        from marble.experiment.leaks import refuse
+
+        refuse(audit(splits, cohort, **_shared(store)))
+
+
+def _shared(store: Path | None) -> dict[str, Any]:
+    """What the audit is told of the bags: which slides are one file, and which show the same tissue."""
     if store is None:
         return {}
-    sources = {record.slide_id: record.details.get("source") or {} for record in BagStore(store).records()}
-    return {slide: source["sha256"] for slide, source in sources.items() if source.get("sha256")}
+    from marble.experiment.leaks import alike_in, contents_of
+    from marble.experiment.stores import find_store
+
+    bags = find_store(store)
+    slides = [record.slide_id for record in bags.records() if record.status == "ok"]
+    return {"contents": contents_of(bags), "alike": alike_in(bags, slides)}

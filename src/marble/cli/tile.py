@@ -9,6 +9,7 @@ import typer
 
 from marble.cli import paths, terminal
 from marble.cli import slide_options as slides
+from marble.cli.pseudonym_options import Pseudonyms, unnamed_sources, written
 
 NOTABLE = 0.01  # share of the tissue at the edge that is worth a word
 
@@ -29,9 +30,13 @@ def tile(
     allow_upsample: slides.Upsample = None,
     mpp_csv: slides.MppCsv = None,
     outlines: slides.Outlines = None,
+    pseudonyms: Pseudonyms = None,
 ) -> None:
     """Find tissue and lay the lattice, without embedding: a picture and a GeoJSON file per slide."""
-    paths.sources(sources)
+    private = pseudonyms is not None
+    with unnamed_sources(private):
+        paths.sources(sources)
+    written(pseudonyms)
     paths.output_folder(out)
     if mpp_csv is not None:
         paths.existing_file(mpp_csv, "table")
@@ -45,12 +50,16 @@ def tile(
     from marble.extract import slides_in
     from marble.extract.preview import write_preview
     from marble.identifiers import printable
+    from marble.pseudonyms import nameless, pseudonyms_for
     from marble.slides.mpp import mpp_of
     from marble.slides.readers.elsewhere import reading_elsewhere
 
     chosen = slides.extract_spec(wanted, spec)
-    found = slides_in(sources)
-    sizes = slides.pixel_sizes(mpp_csv, found)
+    with unnamed_sources(private):
+        found = slides_in(sources)
+    sizes = slides.pixel_sizes(mpp_csv, found, private=private)
+    ids = {} if pseudonyms is None else pseudonyms_for(pseudonyms, found)
+    found.sort(key=lambda path: ids.get(path, ""))  # the order of the files' names tells something of them
     failed, rows, cut_off = [], [], []
     with reading_elsewhere() as desk, terminal.progress("tiling", len(found)) as bar:
         for path in found:
@@ -63,13 +72,15 @@ def tile(
                     quality=chosen.quality,
                     mpp=mpp_of(path, sizes),
                     outlines=outlines,
+                    slide_id=ids.get(path),
                     desk=desk,
                 )
             except Exception as error:  # the other slides are still tiled
-                failed.append((printable(path), printable(describe(error))))
-                bar(f"{printable(path.name)}: failed")
+                reason = nameless(describe(error), path, ids[path]) if private else describe(error)
+                failed.append((printable(ids.get(path, path)), printable(reason)))
+                bar(f"{printable(ids.get(path, path.name))}: failed")
             else:
-                name = printable(path.name)
+                name = printable(ids.get(path, path.name))
                 shares = f"{result.tissue:.1%}", f"{result.in_tiles:.1%}"
                 rows.append([name, *shares, result.left_out, *result.tiles, printable(result.picture)])
                 bar(name)

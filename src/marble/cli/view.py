@@ -9,6 +9,7 @@ import typer
 
 from marble.cli import paths
 from marble.cli.companions import goes_with
+from marble.cli.pseudonym_options import Pseudonyms, read
 from marble.cli.run_options import Device
 from marble.errors import InputError
 
@@ -21,6 +22,7 @@ def view(
         Path | None, typer.Argument(metavar="RUNS_OR_STORE", help="Folder of runs, a store, or one with both.")
     ] = None,
     slides: Annotated[Path | None, typer.Option(help="Folder with the slide files.")] = None,
+    pseudonyms: Pseudonyms = None,
     store: Annotated[Path | None, typer.Option(help="Store with the runs' bags, if it is elsewhere.")] = None,
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8765,
     device: Device = "auto",
@@ -74,6 +76,7 @@ def view(
     for file in (tokens, certificate, key):
         if file is not None:
             paths.existing_file(file)
+    read(pseudonyms)
     from marble.viewer.listening import TOKEN_HOURS, Listening
     from marble.viewer.serve import serve
 
@@ -81,7 +84,10 @@ def view(
         host=host, port=port, token=token, token_hours=token_hours or TOKEN_HOURS, tokens=tokens,
         without_token=no_token, certificate=certificate, key=key, behind_proxy=behind_proxy,
     )  # fmt: skip
-    serve(source, listening, slides=slides, store=store, tell=typer.echo, notes=notes, device=device)
+    serve(
+        source, listening, slides=slides, pseudonyms=pseudonyms, store=store, tell=typer.echo, notes=notes,
+        device=device,
+    )  # fmt: skip
 
 
 def _make_token(name: str, tokens: Path | None, days: int | None, source: Path | None) -> None:

@@ -95,18 +95,21 @@ def audit(
     *,
     case_is_slide: bool = False,
     contents: Mapping[str, str] | None = None,
+    alike: Iterable[tuple[str, str]] = (),
 ) -> Audit:
     """Audit a split file, a folder of them, or splits.
 
     Without a cohort, the file itself or TCGA barcodes say who the patients are; other names are a fault, unless
     `case_is_slide` says that each is a patient. `contents` are hashes of the slides' files by slide id: one file under
-    two names is a leak, whatever the patients are called.
+    two names is a leak, whatever the patients are called. `alike` are pairs of slides that show the same tissue, as
+    `marble.bags.lookalikes` finds them: a leak where they are in two parts.
     """
     if isinstance(what, str | Path):
         stated = load_split_files(what)
     else:
         stated = [_as_stated(split) for split in ([what] if isinstance(what, Split) else what)]
-    return Audit(tuple(_audit_one(split, cohort, case_is_slide, contents or {}) for split in stated))
+    known, pairs = contents or {}, tuple(alike)
+    return Audit(tuple(_audit_one(split, cohort, case_is_slide, known, pairs) for split in stated))
 
 
 def _as_stated(split: Split) -> SplitFile:
@@ -114,12 +117,19 @@ def _as_stated(split: Split) -> SplitFile:
     return SplitFile(split.scheme, split.repeat, split.scheme, split.seed, members)
 
 
-def _audit_one(split: SplitFile, cohort: Cohort | None, case_is_slide: bool, contents: Mapping[str, str]) -> SplitAudit:
+def _audit_one(
+    split: SplitFile,
+    cohort: Cohort | None,
+    case_is_slide: bool,
+    contents: Mapping[str, str],
+    alike: Sequence[tuple[str, str]],
+) -> SplitAudit:
     resolve = _Patients(cohort)
     by_part = {part: {resolve(member.stands_for) for member in split.members[part]} for part in PARTS}
     findings = [
         *_shared_patients(by_part),
-        *_shared_contents(split, by_part, cohort, contents),
+        *_shared_contents(slides := _slides(split, by_part, cohort), cohort, contents),
+        *_shared_tissue(slides, cohort, alike),
         *_spellings(split, resolve),
         *_repeated(split),
         *_empty_parts(split),
@@ -152,20 +162,46 @@ def _shared_patients(by_part: dict[str, set[str]]) -> Iterable[Finding]:
             yield Finding("leak", f"{_count(shared, 'patient')} in both {one} and {other}", (one, other), tuple(shared))
 
 
-def _shared_contents(
-    split: SplitFile, by_part: dict[str, set[str]], cohort: Cohort | None, contents: Mapping[str, str]
-) -> Iterable[Finding]:
-    """Slides of two parts that are the same file."""
+def _slides(split: SplitFile, by_part: dict[str, set[str]], cohort: Cohort | None) -> dict[str, set[str]]:
+    """The slides of each part: those that the split names, and those of its patients."""
     slides = {part: {slide_id_of(member.name) for member in split.members[part]} for part in PARTS}
     if cohort is not None:
         for part, patients in by_part.items():
             slides[part] |= {slide for name in patients if name in cohort for slide in cohort.case(name).slides}
+    return slides
+
+
+def _shared_contents(
+    slides: Mapping[str, set[str]], cohort: Cohort | None, contents: Mapping[str, str]
+) -> Iterable[Finding]:
+    """Slides of two parts that are the same file."""
     for one, other in combinations(PARTS, 2):
         there = {contents[slide]: slide for slide in sorted(slides[other]) if slide in contents}
         pairs = [(slide, there[contents[slide]]) for slide in sorted(slides[one]) if contents.get(slide) in there]
-        same = tuple(f"{slide} = {twin}" for slide, twin in pairs if slide != twin)
+        same = tuple(_both(slide, twin, cohort) for slide, twin in pairs if slide != twin)
         if same:
             yield Finding("leak", f"{_count(same, 'slide')} of {one} and {other} from one file", (one, other), same)
+
+
+def _shared_tissue(
+    slides: Mapping[str, set[str]], cohort: Cohort | None, alike: Sequence[tuple[str, str]]
+) -> Iterable[Finding]:
+    """Slides of two parts that show the same tissue."""
+    for one, other in combinations(PARTS, 2):
+        either = [(slide, twin) for pair in alike for slide, twin in (pair, pair[::-1])]
+        pairs = sorted((slide, twin) for slide, twin in either if slide in slides[one] and twin in slides[other])
+        same = tuple(_both(slide, twin, cohort) for slide, twin in pairs)
+        if same:
+            what = f"{_count(same, 'slide')} of {one} with the same tissue as one of {other}"
+            yield Finding("leak", what, (one, other), same)
+
+
+def _both(slide: str, twin: str, cohort: Cohort | None) -> str:
+    """Two slides, and whose they are where that is known."""
+    return " = ".join(
+        f"{name} (patient {cohort.case_of(name).case_id})" if cohort is not None and cohort.has_slide(name) else name
+        for name in (slide, twin)
+    )
 
 
 def _spellings(split: SplitFile, resolve: _Patients) -> Iterable[Finding]:

@@ -20,6 +20,7 @@ from marble.cohorts.fields import (
 from marble.cohorts.spec import EventCoding, option
 from marble.errors import TableError
 from marble.identifiers import normal, slide_id_of, tcga_patient, tcga_site
+from marble.pseudonyms import Pseudonyms
 from marble.specs import unknown_choice
 from marble.tabular import Row, Table
 from marble.targets import SurvivalTime, Target
@@ -37,6 +38,7 @@ class Reading:
         classes: the only classes there are, if they were given.
         keep: missing values, as keys, that are classes here.
         case_is_slide: every slide is of another patient.
+        pseudonyms: the ids of slides that the table calls by their files.
     """
 
     table: Table
@@ -46,6 +48,7 @@ class Reading:
     classes: frozenset[str] | None = None
     keep: frozenset[str] = frozenset()
     case_is_slide: bool = False
+    pseudonyms: Pseudonyms | None = None
     excluded: list[Excluded] = field(default_factory=list)
     noticed: Counter[str] = field(default_factory=Counter)
     missing: list[tuple[Row, str, str]] = field(default_factory=list)  # (row, column, name) without a target
@@ -89,8 +92,14 @@ class Reading:
         raise self.table.fault(row, column, what, hint)
 
     def slide_id(self, table: Table, row: Row, column: str) -> str:
-        """The slide of a row: the cell without folder and extension."""
-        return slide_id_of(self._id(table, row, column))
+        """The slide of a row: the cell without folder and extension, or its pseudonym."""
+        name = self._id(table, row, column)
+        if self.pseudonyms is None:
+            return slide_id_of(name)
+        slide_id = self.pseudonyms.id_for(name)
+        if slide_id is None:  # counted, and called by nothing that says whose it is
+            self.noticed["slide is not in the table of pseudonyms"] += 1
+        return slide_id or f"slide of row {row.line}"
 
     def case_id(self, table: Table, row: Row, column: str | None, slide_id: str | None) -> str:
         """The patient of a row: the cell, cut to the patient part of a TCGA barcode; or from the slide's barcode."""

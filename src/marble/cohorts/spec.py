@@ -23,6 +23,8 @@ class TableSpec:
         case: the column of the patient.
         case_is_slide: every slide is of another patient; without this a table needs a patient column.
         slide: the column of the slide.
+        pseudonyms: the table that `marble extract --pseudonyms` wrote: this one calls slides by their files, and they
+            are known by the ids there.
         site: the column of the hospital; TCGA barcodes say it themselves.
         slide_table: a second table with patient and slide columns, for clinical tables without slides.
         label: the column of the class.
@@ -40,6 +42,7 @@ class TableSpec:
     case: str | None = None
     case_is_slide: bool = False
     slide: str | None = None
+    pseudonyms: str | Path | None = None
     site: str | None = None
     slide_table: str | Path | None = None
     label: str | None = None

@@ -22,6 +22,7 @@ from marble.cohorts.reading import Reading, contradicts_patients
 from marble.cohorts.spec import Drop, EventCoding, TableSpec, option
 from marble.errors import TableError
 from marble.identifiers import normal, slide_id_of, spelling_key, tcga_patient
+from marble.pseudonyms import Pseudonyms
 from marble.specs import unknown_choice
 from marble.tabular import Row, Table, read_table
 from marble.targets import Target, TargetKind
@@ -57,6 +58,7 @@ def read_cohort(
         classes=None if known is None else frozenset(known),
         keep=frozenset(map(missing_key, spec.keep_as_class)),
         case_is_slide=spec.case_is_slide,
+        pseudonyms=None if spec.pseudonyms is None else Pseudonyms.read(spec.pseudonyms),
     )
     if spec.case_is_slide and layout.case is not None:
         raise contradicts_patients(table, layout.case)

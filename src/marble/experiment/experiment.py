@@ -19,6 +19,7 @@ from marble.cohorts.splits import PARTS, Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
 from marble.errors import RunError, SpecError
 from marble.experiment.fitting import check_fitting
+from marble.experiment.leaks import leaks_between_parts
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
 from marble.experiment.stock import Stock
 from marble.experiment.stores import find_store
@@ -80,8 +81,9 @@ class Experiment:
         else:
             path = self.home / spec.path
         options = {key: getattr(spec, key) for key in type(spec).model_fields if key not in ("path", "patients")}
-        if spec.slide_table is not None:
-            options["slide_table"] = self.home / spec.slide_table
+        for key in ("slide_table", "pseudonyms"):
+            if options[key] is not None:
+                options[key] = self.home / options[key]
         return read_cohort(path, task=task_class(self.spec.task).target_kind, **options)
 
     def store(self, out: Path) -> BagStore:
@@ -136,7 +138,11 @@ class Experiment:
         cohort = self.cohort(out)
         stock = stock or self.stock(out, cohort)
         splits = self.splits(cohort)
-        runs = [self.plan_split(cohort, stock, split, out, threads, allow_drift, device=device) for split in splits]
+        leaks = leaks_between_parts(splits, cohort, stock, allowed=self.spec.split.allow_leaks)
+        runs = [
+            self.plan_split(cohort, stock, split, out, threads, allow_drift, device=device, leaks=found)
+            for split, found in zip(splits, leaks, strict=True)
+        ]
         return list(itertools.chain.from_iterable(runs))
 
     def plan_split(
@@ -149,8 +155,9 @@ class Experiment:
         allow_drift: bool,
         required: Sequence[str] = PARTS,
         device: str = "cpu",
+        leaks: Sequence[str] = (),
     ) -> list[PlannedRun]:
-        """Every model on one split; no part of it that is `required` may be empty."""
+        """Every model on one split; no part of it that is `required` may be empty. `leaks` are told in every table."""
         parts = {part: _cases(cohort, set(getattr(split, part)), stock.slides) for part in PARTS}
         for part in required:
             if not parts[part]:
@@ -179,7 +186,7 @@ class Experiment:
                     "recipe": self._why(model, job),
                     "sites": sites,
                     "paper": self.spec.paper.get(model.key, {}),
-                }
+                } | ({"leaks": list(leaks)} if leaks else {})
                 folder = out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
                 planned.append(
                     PlannedRun(

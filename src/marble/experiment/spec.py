@@ -35,6 +35,7 @@ class CohortSpec(Spec):
     case: str | None = None
     case_is_slide: bool = False
     slide: str | None = None
+    pseudonyms: str | None = None
     site: str | None = None
     label: str | None = None
     keep_as_class: tuple[str, ...] = ()
@@ -71,6 +72,9 @@ class SplitSpec(Spec):
         default=False, description="score the files' val where they have no test; needs val_share"
     )
     drop_unknown: bool = Field(default=False, description="leave out names of the files that are not in the cohort")
+    allow_leaks: bool = Field(
+        default=False, description="slides of two parts may show the same tissue; every table says LEAKY"
+    )
 
 
 class TrainSpec(Spec):

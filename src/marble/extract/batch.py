@@ -21,6 +21,8 @@ from marble.extract.extraction import Progress
 from marble.extract.slide import OtherSlideError, extract_slide, known_record, source_in, store_for
 from marble.extract.source import SlideFacts, ids_of, name_clashes, read_manifest, size_of, unusable_names
 from marble.extract.spec import ExtractSpec, Machine, forget_encoders, load_encoders
+from marble.identifiers import slide_id_of
+from marble.pseudonyms import nameless
 from marble.slides.mpp import mpp_of, read_mpp_csv
 
 
@@ -43,6 +45,7 @@ class BatchFacts:
         outlines: folder with `<slide id>.geojson` files that replace segmentation where they exist.
         hash_source: put every slide's SHA-256 into its record.
         ids: slide ids, as from `ids_of`; by default the files' stems.
+        private: the ids are pseudonyms (`pseudonyms_for`): no file's name, folder or date is written or said.
     """
 
     mpp_csv: str | Path | None = None
@@ -50,6 +53,7 @@ class BatchFacts:
     outlines: str | Path | None = None
     hash_source: bool = False
     ids: Mapping[Path, str] | None = None
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ def extract_many(
         forget_encoders()
     named = dict(facts.ids) if facts.ids is not None else ids_of(chosen, ())
     refused = unusable_names(named) | name_clashes(chosen, named) | _not_listed(chosen, hashes)
-    outcomes = {path: _refused(path, named[path], reason) for path, reason in refused.items()}
+    outcomes = {path: _refused(path, named[path], reason, facts.private) for path, reason in refused.items()}
     jobs = [_job(path, named[path], facts, sizes, hashes) for path in chosen if path not in refused]
     run = partial(_run, spec=spec, store_root=store_root, machine=machine, replace=replace, chooser=chooser, wait=False)
     clock = _Clock([job.path for job in jobs], began)
@@ -198,19 +202,23 @@ def _run(
     except locks.BusyError:
         return None
     except OtherSlideError as error:  # the store is left as it is
-        return BagRecord(slide_id=job.slide_id, status="failed", stage="verify", reason=describe(error))
+        reason = describe(error)
+        reason = nameless(reason, job.path, job.slide_id) if job.facts.private else reason
+        return BagRecord(slide_id=job.slide_id, status="failed", stage="verify", reason=reason)
 
 
 def _job(
     path: Path, slide_id: str, facts: BatchFacts, sizes: Mapping[str, float], hashes: Mapping[str, str] | None
 ) -> Job:
-    drawn = None if facts.outlines is None else Path(facts.outlines) / f"{slide_id}.geojson"
+    named = slide_id_of(path) if facts.private else slide_id  # who drew them knew the file
+    drawn = None if facts.outlines is None else Path(facts.outlines) / f"{named}.geojson"
     about = SlideFacts(
         slide_id,
         mpp_of(path, sizes),
         drawn if drawn is not None and drawn.is_file() else None,
         None if hashes is None else hashes[path.name],
         facts.hash_source,
+        facts.private,
     )
     return Job(path, slide_id, about)
 
@@ -221,19 +229,21 @@ def _not_listed(paths: list[Path], hashes: Mapping[str, str] | None) -> dict[Pat
     return {path: f"{path.name} is not in the manifest" for path in paths if path.name not in hashes}
 
 
-def _refused(path: Path, slide_id: str, reason: str) -> SlideOutcome:
+def _refused(path: Path, slide_id: str, reason: str, private: bool) -> SlideOutcome:
     """A slide that was not even opened. The store is left alone: under its id there may be another slide's bag."""
+    reason = nameless(reason, path, slide_id) if private else reason
     return SlideOutcome(path, slide_id, "failed", "verify", reason)
 
 
 def _outcome(ended: Done[Job, BagRecord | None] | Failed[Job], store: BagStore) -> SlideOutcome:
     path, slide_id = ended.item.path, ended.item.slide_id
     if isinstance(ended, Failed):
+        reason = nameless(ended.reason, path, slide_id) if ended.item.facts.private else ended.reason
         known = known_record(store, slide_id)
         if known is None or known.status != "ok":  # a worker may also die after its slide was done
             with suppress(MarbleError):  # a full disk: what is said here is all there is
-                store.note(slide_id, "failed", "worker", ended.reason)
-        return SlideOutcome(path, slide_id, "failed", "worker", ended.reason)
+                store.note(slide_id, "failed", "worker", reason)
+        return SlideOutcome(path, slide_id, "failed", "worker", reason)
     record = ended.result
     assert record is not None
     return SlideOutcome(

@@ -62,6 +62,7 @@ class Extraction:
     outlines: Path | None
     on_progress: Callable[[Progress], None] | None
     chooser: Chooser | None = None
+    private: bool = False  # nothing may tell the file's name
     stage: str = "open"
 
     def run(self) -> tuple[Bag, dict[str, Any]]:
@@ -149,7 +150,7 @@ class Extraction:
             source=f"marble {VERSION}",
             spec=self.spec.fingerprint(),
             slide=SlideIdentity(
-                name=slide.name,
+                name=self.slide_id if self.private else slide.name,
                 l0_width_px=width,
                 l0_height_px=height,
                 mpp=slide.mpp,

@@ -44,10 +44,12 @@ def write_preview(
     mpp: float | None = None,
     outlines: str | Path | None = None,
     max_px: int = 1600,
+    slide_id: str | None = None,
     desk: ReadingDesk | None = None,
 ) -> Preview:
     """Write `out/<slide>.png` and `out/<slide>.geojson`; the outlines can be edited in QuPath and given back.
 
+    The slide is called by its `slide_id`, or by its file if that is not given.
     With a `desk` the slide is read in that process, and a decoder that crashes or hangs is an error like any other.
     """
     tissue_spec = tissue_spec or TissueSpec()
@@ -60,8 +62,8 @@ def write_preview(
         good, png = cv2.imencode(".png", picture[:, :, ::-1])
         if not good:
             raise SlideError("the preview could not be written as PNG", where=path)
-        target = files.publish(Path(out) / f"{slide.name}.png", png.tobytes())
-        files.publish(Path(out) / f"{slide.name}.geojson", json.dumps(tissue.to_geojson()))
+        target = files.publish(Path(out) / f"{slide_id or slide.name}.png", png.tobytes())
+        files.publish(Path(out) / f"{slide_id or slide.name}.geojson", json.dumps(tissue.to_geojson()))
     tiles = tuple(len(cells) for cells in pyramid.cells)
     left_out = 0 if rejected is None else len(rejected)
     return Preview(tissue.fraction, pyramid.tissue_in_tiles, pyramid.tissue_beyond, tiles, left_out, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from marble.extract.extraction import Extraction, NothingToExtract, Progress
 from marble.extract.source import SlideFacts, Source
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
 from marble.identifiers import slide_id_of
+from marble.pseudonyms import nameless
 
 SPEC_FILE = "extract.toml"
 
@@ -57,13 +59,14 @@ def extract_slide(
     """
     path, machine, facts = Path(path), machine or Machine(), facts or SlideFacts()
     slide_id = facts.slide_id or slide_id_of(path)
+    said = partial(_said, path=path, pseudonym=slide_id if facts.private else None)
     store = store_for(store_root, spec, chooser)
     try:
         source = Source.of(path, facts)
     except MarbleError as error:
         if _kept(store, slide_id):
-            return BagRecord(slide_id=slide_id, status="failed", stage="verify", reason=_said(error, path))
-        return store.note(slide_id, "failed", "verify", _said(error, path))
+            return BagRecord(slide_id=slide_id, status="failed", stage="verify", reason=said(describe(error)))
+        return store.note(slide_id, "failed", "verify", said(describe(error)))
     if (done := _done(store, slide_id, source, path)) is not None:
         return done
     encoders = load_encoders(spec, machine)
@@ -78,7 +81,9 @@ def extract_slide(
                 where=path,
                 hint="Make ids from paths with --id-from path, use another store, or replace the bag with --replace",
             )
-        work = Extraction(path, slide_id, spec, machine, encoders, source, facts.outlines, on_progress, chooser)
+        work = Extraction(
+            path, slide_id, spec, machine, encoders, source, facts.outlines, on_progress, chooser, facts.private
+        )
         storage.fetch(store.root / SPEC_FILE)
         if not (store.root / SPEC_FILE).exists():
             files.publish(store.root / SPEC_FILE, spec.to_toml())
@@ -87,16 +92,18 @@ def extract_slide(
             work.stage = "save"
             return store.save(bag, details)
         except NothingToExtract as reason:
-            return store.note(slide_id, "excluded", work.stage, str(reason), source=source.record())
+            return store.note(slide_id, "excluded", work.stage, said(str(reason)), source=source.record())
         except Exception as error:  # whatever a slide does, it ends in its own record
             if _kept(store, slide_id):
-                return BagRecord(slide_id=slide_id, status="failed", stage=work.stage, reason=_said(error, path))
-            return store.note(slide_id, "failed", work.stage, _said(error, path), source=source.record())
+                return BagRecord(slide_id=slide_id, status="failed", stage=work.stage, reason=said(describe(error)))
+            return store.note(slide_id, "failed", work.stage, said(describe(error)), source=source.record())
 
 
-def _said(error: Exception, path: Path) -> str:
-    """An error for the record, without the slide's folders: they may be named after patients."""
-    return describe(error).replace(str(path), path.name).replace(str(path.parent) + "/", "")
+def _said(reason: str, *, path: Path, pseudonym: str | None) -> str:
+    """A reason for the record, without the slide's folders: they may be named after patients, as the file may be."""
+    if pseudonym is not None:
+        return nameless(reason, path, pseudonym)
+    return reason.replace(str(path), path.name).replace(str(path.parent) + "/", "")
 
 
 class OtherSlideError(InputError):

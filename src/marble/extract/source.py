@@ -24,7 +24,6 @@ _KINDS_NAMED = 5
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _SERIES_TAG = b"\x20\x00\x0e\x00UI"  # DICOM (0020,000E) SeriesInstanceUID, explicit little endian
 _DICOM_HEADER_BYTES = 1 << 16
-_SAMPLE_BYTES = 1 << 16
 
 
 def find_slides(paths: Iterable[str | Path]) -> list[Path]:
@@ -125,6 +124,7 @@ class SlideFacts:
         outlines: GeoJSON with tissue outlines, in place of segmentation.
         expect_sha256: refuse the file, before anything is decoded, unless it has this hash.
         hash_source: put the file's SHA-256 into the record.
+        private: the file's name, folders and date are written and said nowhere; the id stands for them.
     """
 
     slide_id: str | None = None
@@ -132,6 +132,7 @@ class SlideFacts:
     outlines: Path | None = None
     expect_sha256: str | None = None
     hash_source: bool = False
+    private: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,10 @@ class Source:
 
     Args:
         size: in bytes.
-        mtime_ns: of the file.
+        mtime_ns: of the file; 0 of a private slide, whose hash tells whether it is the same.
         sample_sha256: of its beginning, middle and end: cheap, and other for every other slide.
-        place: where the file lies, hashed, since folders may be named after patients.
+        place: where the file lies, hashed, since folders may be named after patients; of a private slide its id, since
+            a path that somebody guesses could be hashed too.
         sha256: of the file, if it was asked for.
         verified: the hash was found in the user's manifest.
         mpp: pixel size given in place of the file's.
@@ -164,8 +166,9 @@ class Source:
         try:
             require_file(path)
             stat = path.stat()
-            sample = _sample(path, stat.st_size)
-            digest = files.sha256_file(path) if facts.hash_source or facts.expect_sha256 else None
+            sample = files.sha256_sample(path, stat.st_size)
+            hashed = facts.hash_source or facts.private or facts.expect_sha256 is not None
+            digest = files.sha256_file(path) if hashed else None
             drawn = None if facts.outlines is None else files.sha256_file(facts.outlines)
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror or error}", where=error.filename or path) from None
@@ -175,9 +178,12 @@ class Source:
                 where=path,
                 hint="Copy the slide again",
             )
-        place = files.sha256_bytes(os.fsencode(os.path.realpath(path)))[:16]
+        known_by = facts.slide_id if facts.private and facts.slide_id else os.path.realpath(path)
+        place = files.sha256_bytes(os.fsencode(known_by))[:16]
         verified = facts.expect_sha256 is not None
-        return cls(stat.st_size, stat.st_mtime_ns, sample, place, digest, verified, facts.mpp, drawn)
+        return cls(
+            stat.st_size, 0 if facts.private else stat.st_mtime_ns, sample, place, digest, verified, facts.mpp, drawn
+        )
 
     def record(self) -> dict[str, Any]:
         return {
@@ -263,16 +269,6 @@ def _inside(folder: Path) -> list[Path]:
         if series is not None:
             seen.add((path.parent, series))
     return kept
-
-
-def _sample(path: Path, size: int) -> str:
-    """The SHA-256 of a file's beginning, middle and end."""
-    parts = []
-    with open(path, "rb") as file:
-        for start in sorted({0, max(0, size // 2 - _SAMPLE_BYTES // 2), max(0, size - _SAMPLE_BYTES)}):
-            file.seek(start)
-            parts.append(file.read(_SAMPLE_BYTES))
-    return files.sha256_bytes(b"".join(parts))
 
 
 def _series(path: Path) -> bytes | None:

@@ -48,6 +48,8 @@ def table_csv(comparison: Comparison) -> str:
             }
         for name, value in record["about"]["paper"].items():
             body[f"{name}_in_paper"] = value
+        if leaks(comparison):
+            body["leaks"] = "LEAKY"
         body["run_ids"] = " ".join(repeat.record["job"] for repeat in row.model.repeats)
         rows.append(body)
     keys = list(dict.fromkeys(key for body in rows for key in body))
@@ -119,6 +121,8 @@ def caption(comparison: Comparison) -> str:
         f"{results.experiment}: mean ± SD over {times} ({repeats[0].record['about']['scheme']}), "
         f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. {accounted(counts)}."
     )
+    if leaky := leaks(comparison):
+        text = f"LEAKY: {'; '.join(leaky)}. {text}"
     if counts.get("patients_without_slides"):
         text += f" Patients without a slide: {counts['patients_without_slides']}."
     if counts.get("unverified"):
@@ -131,6 +135,12 @@ def caption(comparison: Comparison) -> str:
     if any(repeat.record["fit"]["drift"] for model in results.models for repeat in model.repeats):
         text += " DRIFT: some runs were resumed by another version than started them."
     return text
+
+
+def leaks(comparison: Comparison) -> list[str]:
+    """What the parts of the splits share although they must not, as the runs were told to allow."""
+    repeats = [repeat for model in comparison.results.models for repeat in model.repeats]
+    return list(dict.fromkeys(line for repeat in repeats for line in repeat.record["about"].get("leaks", ())))
 
 
 def accounted(counts: Mapping[str, Any]) -> str:

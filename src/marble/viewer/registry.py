@@ -20,6 +20,7 @@ from marble.bags.survey import survey
 from marble.errors import BagError, InputError, MarbleError
 from marble.extract.source import find_slides, name_clashes
 from marble.identifiers import slide_id_of
+from marble.pseudonyms import Pseudonyms
 from marble.reports.cases import key_of
 from marble.targets import Target
 from marble.tasks.base import Task
@@ -168,8 +169,14 @@ class Registry:
         return fitting[0]
 
 
-def build_registry(source: Path, slides: Path | None = None, store: Path | None = None) -> Registry:
-    """Look once at everything below `source`, the slides folder and the store."""
+def build_registry(
+    source: Path, slides: Path | None = None, store: Path | None = None, pseudonyms: Path | None = None
+) -> Registry:
+    """Look once at everything below `source`, the slides folder and the store.
+
+    With a table of `pseudonyms`, slide files go by the ids that it gives them, and are where it says if no folder is
+    given.
+    """
     for given in (source, slides, store):
         if given is not None and not given.exists():
             raise InputError("no such folder", where=given)
@@ -182,7 +189,7 @@ def build_registry(source: Path, slides: Path | None = None, store: Path | None 
     left_out: list[MarbleError] = []
     trusted = _trusted(folders, left_out)
     experiments, runs = _runs(trusted)
-    files = _files(slides)
+    files = _files(slides, pseudonyms)
     truths, cases = _truths(trusted), _cases(trusted)
     bags: dict[str, list[StoredBag]] = {}
     for one in stores:
@@ -256,8 +263,13 @@ def _cases(stored: Mapping[Path, _Stored]) -> dict[str, str]:
     return {slide_id: str(entry["case_id"]) for members in parts for slide_id, entry in members.items()}
 
 
-def _files(folder: Path | None) -> dict[str, Path]:
+def _files(folder: Path | None, pseudonyms: Path | None) -> dict[str, Path]:
     """Slide files by id; two files of one id are refused, because one of them would be shown for the other."""
+    if pseudonyms is not None:
+        known = Pseudonyms.read(pseudonyms)
+        if folder is None:
+            return known.files()
+        return {slide_id: path for path, slide_id in known.ids_of(find_slides([folder])).items()}
     if folder is None:
         return {}
     paths = find_slides([folder])

@@ -21,7 +21,7 @@ READERS = 2  # processes that read slides
 
 def serve(
     source: Path, listening: Listening, *, slides: Path | None, store: Path | None, tell: Callable[[str], object],
-    notes: bool = False, device: str = "cpu",
+    notes: bool = False, device: str = "cpu", pseudonyms: Path | None = None,
 ) -> None:  # fmt: skip
     """Serve until interrupted. `tell` shows a line to the user; with `notes`, notes on slides can be written."""
     listening.check()
@@ -44,7 +44,7 @@ def serve(
     from marble.viewer.wire import Server, Wire, open_sockets
 
     there = choose(device)
-    registry = build_registry(source, slides, store)
+    registry = build_registry(source, slides, store, pseudonyms)
     if there.type != "cpu":
         tell(f"models compute on {describe(there)}")
     found = sum(1 for entry in registry.slides.values() if entry.file is not None)
