@@ -222,6 +222,8 @@ def test_no_setting_of_torch_is_left_changed() -> None:
         ({"targets": ["a"] * 15 + [" "]}, "s15: the target is missing"),
         ({"targets": [1.0] * 15 + [float("nan")], "task": "regression"}, "s15: a regression target is a finite number"),
         ({"targets": [(3.0, 1)] * 15 + [(3.0, float("nan"))]}, "s15: an event is True or False, 1 or 0, got nan"),
+        ({"targets": [(3.0, 1)] * 15 + [(-3.0, 1)]}, "s15: a time is a number from 0 on, got -3.0"),
+        ({"targets": [(float("nan"), 1)] * 16}, "s00: a time is a number from 0 on, got nan"),
         ({"targets": [(3.0, "0")] * 16}, "s00: an event is True or False, 1 or 0, got '0'"),
         ({"groups": [f"p{k}" for k in range(15)] + [None]}, "s15: the patient is missing"),
         ({"groups": [f"p{k}" for k in range(15)] + ["P3"]}, "s15: patient 'P3' is 'p3' elsewhere"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from marble.bags.augment import canonical, generator, keep_branches, shuffled
 from marble.bags.bag import Bag
-from marble.errors import InputError
+from marble.errors import BagError, InputError
 from marble.models import build, routing
 from marble.models.inference import infer
 from marble.models.routing import (
@@ -199,6 +199,12 @@ def test_models_that_look_at_nothing_finer_cannot_be_routed() -> None:
         distil(model, [nested_bag(20, 2)], 1)
     with pytest.raises(InputError, match="bags of 1 level have none"):
         Router(32, 1)
+
+
+def test_bags_of_one_level_have_nothing_to_choose_from() -> None:
+    model = build("abmil", 8, 2).eval()
+    with pytest.raises(BagError, match="s: a bag of one level has no coarser one"):
+        distil(model, [Bag.of_tokens(torch.ones(3, 8), "s")], 1)
 
 
 def test_occlusion_as_a_teacher_is_the_change_of_the_logits_without_the_branch() -> None:

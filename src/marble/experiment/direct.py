@@ -282,6 +282,8 @@ def follow_up(value: Any, slide: str) -> SurvivalTime:
         event = event.item()
     if isinstance(time, bool | np.bool_) or not isinstance(time, int | float | np.number):
         raise InputError(f"a time is a number, got {time!r}", where=slide)
+    if not 0 <= time < math.inf:
+        raise InputError(f"a time is a number from 0 on, got {time!r}", where=slide)
     if not isinstance(event, bool | int | float) or event not in (0, 1):  # bool(nan) and bool("0") are true
         raise InputError(f"an event is True or False, 1 or 0, got {event!r}", where=slide)
     return SurvivalTime(float(time), bool(event))

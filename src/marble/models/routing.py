@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from marble.bags.augment import canonical, generator, keep_branches
 from marble.bags.bag import Bag
-from marble.errors import InputError
+from marble.errors import BagError, InputError
 from marble.models.base import BagModel
 from marble.models.inference import infer
 from marble.models.orders import best_first
@@ -174,6 +174,9 @@ def distil(model: BagModel, bags: Iterable[Bag], orders: int, seed: int = 0, tea
     """
     lessons: list[list[tuple[Tensor, Tensor, Tensor]]] = []  # [slide][level]: tokens, share of attention, log count
     for bag in map(canonical, bags):
+        if bag.depth < 2:
+            hint = "Make bags of two or more magnifications"
+            raise BagError("a bag of one level has no coarser one to choose tiles from", where=bag.slide_id, hint=hint)
         attention = _attention(model, bag, orders)
         lessons.append([_lesson(model, bag, attention, k, orders, teacher) for k in range(bag.depth - 1)])
     if not lessons:
