@@ -30,13 +30,11 @@ def view(
         if folder is not None:
             paths.existing_folder(folder)
     read(pseudonyms)
+    from marble.viewer.registry import Places
     from marble.viewer.serve import serve
 
     serve(
-        source,
-        slides=slides,
-        pseudonyms=pseudonyms,
-        store=store,
+        Places(source, slides, store, pseudonyms),
         host=host,
         port=port,
         token=token,

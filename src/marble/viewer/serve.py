@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from marble.errors import UnavailableError
 from marble.floors import installed, refuse_older
 from marble.viewer.assets import LIBRARY, STATIC
 from marble.viewer.security import check_bind, is_loopback
+
+if TYPE_CHECKING:
+    from marble.viewer.registry import Places
 
 MAX_HEADER_BYTES = 16_384
 KEEP_ALIVE_S = 10
@@ -18,8 +21,8 @@ READERS = 2  # processes that read slides
 
 
 def serve(
-    source: Path, *, slides: Path | None, store: Path | None, host: str, port: int, token: str | None,
-    tell: Callable[[str], object], notes: bool = False, device: str = "cpu", pseudonyms: Path | None = None,
+    places: Places, *, host: str, port: int, token: str | None, tell: Callable[[str], object], notes: bool = False,
+    device: str = "cpu",
 ) -> None:  # fmt: skip
     """Serve until interrupted. `tell` shows a line to the user; with `notes`, notes on slides can be written."""
     check_bind(host, token)
@@ -33,11 +36,10 @@ def serve(
     from marble.identifiers import printable
     from marble.viewer.app import create_app
     from marble.viewer.notes import FILE, Notes
-    from marble.viewer.registry import build_registry
     from marble.viewer.wire import Wire
 
     there = choose(device)
-    registry = build_registry(source, slides, store, pseudonyms)
+    registry = places.registry()
     if there.type != "cpu":
         tell(f"models compute on {describe(there)}")
     found = sum(1 for entry in registry.slides.values() if entry.file is not None)
@@ -50,7 +52,7 @@ def serve(
     tell(f"http://{where}:{port}/{'' if token is None else '?token=...'}  (Ctrl-C ends it)")
     if not is_loopback(host):
         tell("others can reach this address: every request is asked for the token; put TLS before it")
-    kept = Notes(source / FILE) if notes else None
+    kept = Notes(places.source / FILE) if notes else None
     if kept is not None:
         tell(f"notes on slides are kept in {kept.path}")
     logging.basicConfig(format="%(asctime)s %(message)s")
