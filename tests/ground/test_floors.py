@@ -12,6 +12,7 @@ from marble import doctor, floors
 from marble.compute import cluster
 from marble.errors import UnavailableError
 from marble.viewer.listening import Listening
+from marble.viewer.registry import Places
 from marble.viewer.serve import serve
 from tests.cli.commands import arguments, marble
 
@@ -84,7 +85,7 @@ def test_the_others_are_refused_where_they_are_used(
         openslide_reader.openslide_vendor(tmp_path / "any.svs")
     monkeypatch.setattr("marble.viewer.serve.installed", lambda name: OLD[name])
     with pytest.raises(UnavailableError, match=r"starlette 0\.49\.0 is too old"):
-        serve(tmp_path, Listening(), slides=None, store=None, tell=print)
+        serve(Places(tmp_path), Listening(), tell=print)
     ray = pytest.importorskip("ray")
     monkeypatch.setattr(ray, "__version__", OLD["ray"])
     with pytest.raises(UnavailableError, match=r"ray 2\.51\.2 is too old"):

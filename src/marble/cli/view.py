@@ -78,16 +78,15 @@ def view(
             paths.existing_file(file)
     read(pseudonyms)
     from marble.viewer.listening import TOKEN_HOURS, Listening
+    from marble.viewer.registry import Places
     from marble.viewer.serve import serve
 
     listening = Listening(
         host=host, port=port, token=token, token_hours=token_hours or TOKEN_HOURS, tokens=tokens,
         without_token=no_token, certificate=certificate, key=key, behind_proxy=behind_proxy,
     )  # fmt: skip
-    serve(
-        source, listening, slides=slides, pseudonyms=pseudonyms, store=store, tell=typer.echo, notes=notes,
-        device=device,
-    )  # fmt: skip
+    places = Places(source, slides, store, pseudonyms)
+    serve(places, listening, tell=typer.echo, notes=notes, device=device)
 
 
 def _make_token(name: str, tokens: Path | None, days: int | None, source: Path | None) -> None:

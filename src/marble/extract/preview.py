@@ -43,7 +43,6 @@ def write_preview(
     quality: QualitySpec | None = None,
     mpp: float | None = None,
     outlines: str | Path | None = None,
-    max_px: int = 1600,
     slide_id: str | None = None,
     desk: ReadingDesk | None = None,
 ) -> Preview:
@@ -58,7 +57,7 @@ def write_preview(
         tissue = tissue_for(slide, tissue_spec, drawn if drawn is not None and drawn.exists() else None)
         pyramid = lay(slide.l0_size_px, slide.mpp, tissue, spec, name=Path(path).name)
         rejected = None if quality is None or not quality.is_on else rejected_boxes(slide, pyramid, quality)
-        picture = draw_preview(slide, tissue, pyramid, max_px, rejected)
+        picture = draw_preview(slide, tissue, pyramid, rejected=rejected)
         good, png = cv2.imencode(".png", picture[:, :, ::-1])
         if not good:
             raise SlideError("the preview could not be written as PNG", where=path)

@@ -169,6 +169,26 @@ class Registry:
         return fitting[0]
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where to look.
+
+    Args:
+        source: folder of runs, a store, or one with both.
+        slides: folder with the slide files.
+        store: with the runs' bags, if it is elsewhere.
+        pseudonyms: table of the ids that slide files go by; they are where it says if no folder is given.
+    """
+
+    source: Path
+    slides: Path | None = None
+    store: Path | None = None
+    pseudonyms: Path | None = None
+
+    def registry(self) -> Registry:
+        return build_registry(self.source, self.slides, self.store, self.pseudonyms)
+
+
 def build_registry(
     source: Path, slides: Path | None = None, store: Path | None = None, pseudonyms: Path | None = None
 ) -> Registry:

@@ -7,12 +7,15 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from marble.errors import InputError, UnavailableError
 from marble.floors import installed, refuse_older
 from marble.viewer.assets import LIBRARY, STATIC
 from marble.viewer.listening import Listening, is_loopback
+
+if TYPE_CHECKING:
+    from marble.viewer.registry import Places
 
 MAX_HEADER_BYTES = 16_384
 KEEP_ALIVE_S = 10
@@ -20,14 +23,13 @@ READERS = 2  # processes that read slides
 
 
 def serve(
-    source: Path, listening: Listening, *, slides: Path | None, store: Path | None, tell: Callable[[str], object],
-    notes: bool = False, device: str = "cpu", pseudonyms: Path | None = None,
+    places: Places, listening: Listening, *, tell: Callable[[str], object], notes: bool = False, device: str = "cpu",
 ) -> None:  # fmt: skip
     """Serve until interrupted. `tell` shows a line to the user; with `notes`, notes on slides can be written."""
     listening.check()
-    if notes and not os.access(source, os.W_OK):
+    if notes and not os.access(places.source, os.W_OK):
         hint = "Leave out --notes, or change the permissions"
-        raise InputError("notes cannot be written here", where=source, hint=hint)
+        raise InputError("notes cannot be written here", where=places.source, hint=hint)
     tokens, invitation = listening.admission()
     tls = listening.tls()
     missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
@@ -40,11 +42,10 @@ def serve(
     from marble.identifiers import printable
     from marble.viewer.app import create_app
     from marble.viewer.notes import FILE, Notes
-    from marble.viewer.registry import build_registry
     from marble.viewer.wire import Server, Wire, open_sockets
 
     there = choose(device)
-    registry = build_registry(source, slides, store, pseudonyms)
+    registry = places.registry()
     if there.type != "cpu":
         tell(f"models compute on {describe(there)}")
     found = sum(1 for entry in registry.slides.values() if entry.file is not None)
@@ -53,7 +54,7 @@ def serve(
         tell(f"left out: {printable(line)}")
     if not (STATIC / "vendor" / LIBRARY).exists():
         tell("OpenSeadragon is not built in, so slides cannot be shown: install Node.js (npm) and run `make setup`")
-    kept = Notes(source / FILE) if notes else None
+    kept = Notes(places.source / FILE) if notes else None
     if kept is not None:
         tell(f"notes on slides are kept in {kept.path}")
     logging.basicConfig(format="%(asctime)s %(message)s")
