@@ -128,6 +128,15 @@ def test_the_token_moves_from_the_address_into_a_cookie(registry: Registry) -> N
     assert ports == {"marble_token_8765", "marble_token_8766"}
 
 
+def test_a_link_of_another_user_changes_who_one_is(registry: Registry) -> None:
+    ends = datetime.now(UTC) + DAY
+    tickets = [Ticket(name, hash_of(name * 6), ends) for name in ("anna", "bert")]
+    app = create_app(registry, Tokens(lambda: tickets))
+    reply = get(app, "/", {"cookie": f"marble_token_1={'anna' * 6}"}, query=f"token={'bert' * 6}")
+    assert reply.status == 303
+    assert "bert" * 6 in reply.headers["set-cookie"]
+
+
 def test_the_log_names_whoever_came_in(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
     tickets = [Ticket("anna", hash_of(TOKEN), datetime.now(UTC) + DAY)]
     app = create_app(registry, Tokens(lambda: tickets))

@@ -87,20 +87,20 @@ class Guard:
             await answer(send, 421, "this viewer answers on localhost only")
             return True
         cookie_name = _cookie_name(headers)
-        known = self.tokens.find(_bearer(headers)) or self.tokens.find(_cookie(headers, cookie_name))
-        if known is not None and self.tokens.seconds_left(known):
-            scope[USER] = known.name
-            return False
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         found = self.tokens.find(asked)
         left = 0 if found is None else self.tokens.seconds_left(found)
-        if left and scope["method"] == "GET":
+        if left and scope["method"] == "GET":  # before any cookie: a link of another user changes who one is
             # The token leaves the address bar at once and lives on in a cookie that no script can read. Lax, not
             # Strict: the links of a report, which is a file, lead here; only such links carry it from elsewhere.
             cookie = f"{cookie_name}={quote(asked, safe='')}; HttpOnly; SameSite=Lax; Path=/; Max-Age={left}"
             cookie += "; Secure" if self.secure else ""
             await answer(send, 303, "welcome", {"location": "/", "set-cookie": cookie, "cache-control": "no-store"})
             return True
+        known = self.tokens.find(_bearer(headers)) or self.tokens.find(_cookie(headers, cookie_name))
+        if known is not None and self.tokens.seconds_left(known):
+            scope[USER] = known.name
+            return False
         head = {"www-authenticate": "Bearer", "cache-control": "no-store"}
         await answer(send, 401, self._reason(found or known), head)
         return True
