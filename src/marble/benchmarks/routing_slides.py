@@ -69,7 +69,7 @@ class DrawnCohort:
 
 
 DEMO = DrawnCohort("drawn slides", "drawn", write_two_scale_slide, slides=50, timed_regions=(4, 6))
-FOCAL = DrawnCohort("drawn slides, focal", "drawn-focal", write_focal_slide, slides=48, parts=(28, 4, 16))
+FOCAL = DrawnCohort("drawn slides, focal", "drawn-focal", write_focal_slide, slides=40, parts=(24, 4, 12))
 
 
 def drawn_slides(
