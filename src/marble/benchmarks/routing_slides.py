@@ -69,7 +69,7 @@ class DrawnCohort:
 
 
 DEMO = DrawnCohort("drawn slides", "drawn", write_two_scale_slide, slides=50, timed_regions=(4, 6))
-FOCAL = DrawnCohort("drawn slides, focal", "drawn-focal", write_focal_slide, slides=40, parts=(24, 4, 12))
+FOCAL = DrawnCohort("drawn slides, focal", "drawn-focal", write_focal_slide, slides=32, parts=(20, 4, 8))
 
 
 def drawn_slides(
