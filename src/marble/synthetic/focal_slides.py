@@ -30,8 +30,8 @@ def plan_focal_slide(tumour: bool, seed: int) -> Plan:
     rng = np.random.default_rng((seed, 4))
     rows, columns = REGIONS
     places = [(row, column) for row in range(rows) for column in range(columns)]
-    kinds: list[Region] = ["glands"] * GLANDS + ["nests"] * NESTS
-    kinds += ["plain"] * (len(places) - len(kinds))
+    counts: dict[Region, int] = {"glands": GLANDS, "nests": NESTS, "plain": len(places) - GLANDS - NESTS}
+    kinds = [kind for kind, count in counts.items() for _ in range(count)]
     dealt = dict(zip(places, rng.permutation(kinds).tolist(), strict=True))
     structures = []
     for place in (place for place in places if dealt[place] != "plain"):
