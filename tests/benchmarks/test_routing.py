@@ -20,8 +20,8 @@ def test_the_curve_and_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     command = ["bench", "routing", "--quick", "--json", str(out), "--out", str(tmp_path / "kept")]
     done = CliRunner().invoke(assemble(), command)
     assert done.exit_code == 0, done.output
-    slides, made_up = json.loads(out.read_text())["tables"]
-    for table in (made_up, slides):
+    focal, slides, made_up = json.loads(out.read_text())["tables"]
+    for table in (focal, slides, made_up):
         found = {(point["choice"], point["budget"]) for point in table["points"]}
         assert found == {(c, b) for c in routing_curves.CHOICES for b in routing_curves.BUDGETS}
         whole = [point for point in table["points"] if point["budget"] == 1]
@@ -29,13 +29,20 @@ def test_the_curve_and_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert all(point["difference"] == 0 for point in whole)
     for point in made_up["points"]:
         assert point["share"] <= max(point["budget"], 0.1)  # one branch of a small bag always stays
-    (timed,) = slides["time"]
-    assert timed["tiles"] == {"routed": 6 + 16, "whole": 6 + 96}  # one of six regions; a second is beyond the budget
-    low, high = timed["range"]
-    assert 0 < low <= timed["ratio"] <= high
+    counted = {"drawn slides": {"routed": 6 + 16, "whole": 6 + 96}}  # one of six regions; a second is beyond the budget
+    counted["drawn slides, focal"] = {"routed": 12 + 48, "whole": 12 + 192}  # three of twelve
+    for table in (slides, focal):
+        (timed,) = table["time"]
+        assert timed["tiles"] == counted[table["cohort"]]
+        low, high = timed["range"]
+        assert 0 < low <= timed["ratio"] <= high
+    of_budget = {point["budget"]: point["share"] for point in focal["points"] if point["choice"] == "routed"}
+    assert of_budget[0.25] == 3 / 12
     written = (tmp_path / "kept" / "routing.md").read_text()
     assert "`focal`: 1 seed, 16 test slides in all." in written
+    assert "`drawn slides, focal`: 1 seed, 4 test slides in all." in written
     assert "| 3 drawn slides, 3 turns | 0.25 | 22 / 102 |" in written
+    assert "| 3 drawn slides, focal, 3 turns | 0.25 | 60 / 204 |" in written
     first = (tmp_path / "kept" / "routing.svg").read_bytes()
     runs = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("run.json")}
     assert CliRunner().invoke(assemble(), command).exit_code == 0  # goes on with what is there

@@ -8,12 +8,13 @@
 For several seeds MARBLE is trained by the small recipe, a router is learned from its training slides, and the test
 slides are predicted with fewer and fewer fine tiles (`routing_curves`). DIR is what `bench learning` takes. Runs and
 curves are kept below OUT, and what was stopped goes on there; OUT also gets `routing.md` and `routing.svg`. How the
-head learns was chosen on the seeds `DEVELOPMENT` (`choose_teacher`), which are never shown.
+head learns, and how the focal slides are drawn, was chosen on the seeds `DEVELOPMENT`, which are never shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +24,7 @@ from rich.console import Console
 from marble.benchmarks.measure import machine
 from marble.benchmarks.routing_cohorts import COMPOSED, FOLDS, REAL, SIZES, trained
 from marble.benchmarks.routing_curves import curve, points
-from marble.benchmarks.routing_slides import drawn_slides
+from marble.benchmarks.routing_slides import DEMO, ENCODER, FOCAL, drawn_slides
 from marble.benchmarks.routing_tables import markdown, write_tables
 from marble.files import publish_json
 from marble.models.routing import TEACHERS
@@ -32,7 +33,8 @@ SEEDS = 5
 COMPOSED_SEEDS = 3  # a run takes a minute
 DEVELOPMENT = (100, 101)
 MADE_UP = ("focal",)
-QUICK_SIZES, QUICK_SLIDES, QUICK_REGIONS = (16, 8, 16), 15, (2, 3)
+QUICK_SIZES, QUICK_DEMO = (16, 8, 16), replace(DEMO, slides=15, timed_regions=(2, 3))
+QUICK_FOCAL = replace(FOCAL, slides=12, parts=(6, 2, 4))
 
 
 def run(
@@ -56,11 +58,12 @@ def run(
             return run(json_path, quick, data, scratch, slide)
     root = Path(out)
     sizes, most = (QUICK_SIZES, 1) if quick else (SIZES, SEEDS)
-    if quick:
-        drawn = drawn_slides(root, range(1), QUICK_SLIDES, "colour", QUICK_REGIONS, slide)
-    else:
-        drawn = drawn_slides(root, range(SEEDS), real=slide)
-    tables = [drawn, *(_table(root, name, range(most), None, sizes) for name in MADE_UP)]
+    demo, focal, encoder = (QUICK_DEMO, QUICK_FOCAL, "colour") if quick else (DEMO, FOCAL, ENCODER)
+    tables = [
+        drawn_slides(root, focal, range(most), encoder),
+        drawn_slides(root, demo, range(most), encoder, real=slide),
+    ]
+    tables += [_table(root, name, range(most), None, sizes) for name in MADE_UP]
     if data:
         tables += [_table(root, name, range(min(most, COMPOSED_SEEDS)), data[0], sizes) for name in COMPOSED]
     tables += [_table(root, REAL, range(min(most, FOLDS)), one, sizes) for one in data]

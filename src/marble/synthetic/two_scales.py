@@ -26,7 +26,7 @@ from marble.synthetic.slides import DOWNSAMPLE, write_canvas
 
 Pixels = npt.NDArray[np.uint8]  # (h, w, 3)
 Floats = npt.NDArray[np.float32]
-Region = Literal["glands", "nests"]
+Region = Literal["glands", "nests", "plain"]  # plain: stroma and no structures, on `focal_slides` only
 
 MPP = 0.5  # the finest level of the demo is 20x
 TILE_PX = 256
@@ -88,8 +88,13 @@ def plan_slide(tumour: bool, seed: int, regions: tuple[int, int] = REGIONS) -> P
 def write_two_scale_slide(path: str | Path, tumour: bool, seed: int, regions: tuple[int, int] = REGIONS) -> Plan:
     """Draw one slide of so many rows and columns of regions, an even number in all; returns what was drawn where."""
     plan = plan_slide(tumour, seed, regions)
-    write_canvas(path, _Field(plan, seed))
+    draw_slide(path, plan, seed)
     return plan
+
+
+def draw_slide(path: str | Path, plan: Plan, seed: int) -> None:
+    """Draw what a plan says, with the cells of the seed."""
+    write_canvas(path, _Field(plan, seed))
 
 
 class _Field:
@@ -119,7 +124,7 @@ class _Field:
             pixels = _blend(pixels, dense, _disc(radius))
             if kind == "glands":
                 pixels = _blend(pixels, _LUMEN, _disc(radius * 0.62))
-        elif (x, y) in self.atypical:
+        if (x, y) in self.atypical:
             pixels = _speckled(pixels, rng, _disc(TILE_PX * 0.46))
         shown: Pixels = np.rint(np.clip(pixels, 0, 255)).astype(np.uint8)
         return shown[:height, :width]
