@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from marble.bags import Bag, Level, lookalikes
-from marble.bags.lookalikes import FEWEST, NEIGHBOURS, THRESHOLD, Look, agreement, alike
+from marble.bags.lookalikes import FEWEST, NEIGHBOURS, THRESHOLD, Look, Lookalikes, agreement, alike
 
 DIM = 24
 
@@ -37,20 +38,24 @@ def scanned_again(look: Look, seed: int, noise: float = 0.2, shift: tuple[int, i
     return Look(f"{look.slide_id} again", tokens[kept].astype(np.float32), look.cells[kept] + np.array(shift))
 
 
+def among(looks: Sequence[Look]) -> list[Lookalikes]:
+    return alike([look.slide_id for look in looks], {look.slide_id: look for look in looks}.get)
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("shift", [(0, 0), (3, -2)])
 def test_a_slide_scanned_again_is_found_and_no_other(seed: int, shift: tuple[int, int]) -> None:
     looks = [drawn(number) for number in range(100 * seed, 100 * seed + 30)]
     again = scanned_again(looks[seed], seed, shift=shift)
-    (found,) = alike([*looks, again])
+    (found,) = among([*looks, again])
     assert {found.one, found.other} == {looks[seed].slide_id, again.slide_id}
     assert found.share > THRESHOLD + 0.2
 
 
 def test_slides_that_are_nothing_but_alike_everywhere_are_not_taken_for_one() -> None:
     plain = [replace(drawn(number), tokens=np.ones((144, DIM), np.float32)) for number in range(5)]
-    assert alike(plain) == []
-    assert alike(plain[:1]) == alike([]) == []
+    assert among(plain) == []
+    assert among(plain[:1]) == among([]) == []
 
 
 def test_few_tiles_tell_nothing() -> None:
@@ -70,7 +75,7 @@ def test_a_thousand_slides_are_few_comparisons(monkeypatch: pytest.MonkeyPatch) 
         return 0.0
 
     monkeypatch.setattr(lookalikes, "agreement", count)
-    assert alike([drawn(number, side=4) for number in range(1000)]) == []
+    assert among([drawn(number, side=4) for number in range(1000)]) == []
     assert len(set(compared)) == len(compared) <= 2 * 1000 * NEIGHBOURS
 
 

@@ -38,10 +38,7 @@ def test_listening_to_others_needs_a_token_and_tls(host: str, pair: tuple[Path, 
     with pytest.raises(InputError, match="needs TLS"):
         Listening(host, token=TOKEN).check()
     secure = Listening(host, certificate=certificate, key=key)
-    for unprotected in (replace(secure, without_token=True), Listening(host, without_token=True, behind_proxy=True)):
-        with pytest.raises(InputError, match="needs a token"):
-            unprotected.check()
-    for good in (secure, replace(secure, token=TOKEN), Listening(host, token=TOKEN, behind_proxy=True)):
+    for good in (secure, replace(secure, token=TOKEN), Listening(host, behind_proxy=True)):
         good.check()
         assert good.is_secure
         assert good.admission()[0] is not None
@@ -49,25 +46,23 @@ def test_listening_to_others_needs_a_token_and_tls(host: str, pair: tuple[Path, 
 
 @pytest.mark.parametrize("host", OTHERS)
 def test_the_command_refuses_in_one_line_with_the_next_step(host: str, tmp_path: Path) -> None:
-    for words in ((), ("--token", TOKEN), ("--no-token",), ("--no-token", "--behind-proxy")):
+    for words in ((), ("--token", TOKEN), ("--token-hours", "2")):
         ended = marble("view", tmp_path, "--host", host, *words)
         assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
-        assert "--no-token" in ended.err if "--no-token" in words else "--certificate" in ended.err
+        assert "--certificate" in ended.err
 
 
-def test_on_this_machine_a_token_is_made_unless_none_is_wanted() -> None:
+def test_on_this_machine_a_token_is_asked_for_where_one_was_spoken_of_or_a_proxy_stands_before() -> None:
     for host in ("127.0.0.1", "localhost", "::1"):
         Listening(host).check()
-        Listening(host, without_token=True).check()
-    tokens, said = Listening().admission()
+        assert Listening(host).admission()[0] is None
+    assert Listening(behind_proxy=True).admission()[0] is not None  # a proxy may let anybody through
+    tokens, said = Listening(token_hours=2).admission()
     shown = re.search(r"\?token=([\w-]{43}) ", said)
     assert tokens is not None
     assert shown is not None
     assert tokens.find(shown[1]) is not None
     assert TOKEN not in Listening(token=TOKEN).admission()[1]
-    assert Listening(without_token=True).admission()[0] is None
-    with pytest.raises(InputError, match="needs a token"):  # a proxy may let anybody through
-        Listening(without_token=True, behind_proxy=True).check()
 
 
 def test_a_certificate_that_cannot_be_used_is_refused_in_one_line(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -175,7 +170,7 @@ def test_users_of_a_table_come_in_until_their_last_day(world: World, tmp_path: P
 
 
 def test_without_a_token_whoever_uses_this_machine_is_answered(world: World) -> None:
-    with viewing(world.runs, "--no-token") as (port, said):
+    with viewing(world.runs) as (port, said):
         assert "whoever uses this machine" in said[-1]
         assert ask(port, "/", {}, None)[0] == 200
         assert ask(port, "/", {"host": "evil.example"}, None)[0] == 421

@@ -72,7 +72,7 @@ def server(world: World) -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "marble", "view", str(world.runs), "--slides", str(world.slides),
-               "--store", str(world.store.root), "--port", str(port), "--no-token"]  # fmt: skip
+               "--store", str(world.store.root), "--port", str(port)]  # fmt: skip
     started = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
     viewer = Server(psutil.Process(started.pid), port)
     while started.poll() is None and not viewer.answers():

@@ -252,8 +252,8 @@ def test_the_command_makes_a_token_that_the_viewer_takes(registry: Registry, tmp
         (("{path}", "--days", "3"), "--new-token"),
         (("{path}", "--tokens", "{missing}"), "no such file"),
         (("{path}", "--token", "short"), "shorter than 16"),
-        (("{path}", "--token", TOKEN, "--no-token"), "contradict"),
-        (("{path}", "--no-token", "--token-hours", "2"), "--token-hours"),
+        (("{path}", "--token", TOKEN, "--tokens", "{path}/table"), "contradict"),
+        (("{path}", "--tokens", "{path}/table", "--token-hours", "2"), "--token-hours"),
         ((), "a folder of runs or a store"),
     ],
 )
@@ -261,6 +261,7 @@ def test_what_says_nothing_or_cannot_be_is_refused_in_one_line(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     places = {"path": tmp_path, "out": tmp_path / "tokens.csv", "missing": tmp_path / "none.csv"}
+    add_token(tmp_path / "table", "anna", 30)
     ended = marble("view", *(word.format(**places) for word in words))
     assert (ended.code, len(ended.err.splitlines())) == (2, 1), ended.err
     assert said in ended.err

@@ -5,14 +5,14 @@ tile of one that is most like a tile of the other lies at the same place, up to 
 it lies anywhere. So nothing has to be known of the encoder, its scale or how alike tissue of one kind is.
 
 Every slide is compared only with the few whose tokens have nearly its mean or its spread, so that 1,000 slides take
-seconds.
-A slide that was turned or mirrored between two scans is not found.
+seconds. A slide that was turned or mirrored between two scans is not found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ SAMPLED = 64
 FEWEST = 16
 #: a level with so many is fine enough; the coarsest such is taken, since a small shift moves its tiles least
 ENOUGH = 20
+#: slides whose tokens are held at a time, so that a large store needs no more memory than a small one
+HELD = 256
 #: slides that each slide is compared with, by its mean and by its spread
 NEIGHBOURS = 5
 #: share of the tiles whose likeness lies where the others' does
@@ -33,7 +35,7 @@ THRESHOLD = 0.6
 
 
 @dataclass(frozen=True)
-class Pair:
+class Lookalikes:
     """Two slides that look alike, and the share of tiles that say so."""
 
     one: str
@@ -58,26 +60,35 @@ class Look:
         return cls(bag.slide_id, level.features.detach().float().numpy(), level.cells.numpy())
 
 
-def lookalikes(store: BagStore, slides: Iterable[str]) -> list[Pair]:
+def lookalikes(store: BagStore, slides: Iterable[str]) -> list[Lookalikes]:
     """The pairs of these slides of a store that look alike."""
-    found = (Look.of(store.load(slide)) for slide in sorted(slides))
-    return alike([look for look in found if look is not None])
+
+    @lru_cache(maxsize=HELD)
+    def look(slide: str) -> Look | None:
+        return Look.of(store.load(slide))
+
+    return alike(sorted(slides), look)
 
 
-def alike(looks: list[Look]) -> list[Pair]:
-    """The pairs that look alike, by name."""
-    if len(looks) < 2:
+def alike(slides: Iterable[str], look: Callable[[str], Look | None]) -> list[Lookalikes]:
+    """The pairs that look alike, by name; `look` is asked for a slide whenever its tokens are needed."""
+    means, spreads = {}, {}
+    for slide in slides:
+        if (found := look(slide)) is not None:
+            means[slide] = found.tokens.mean(axis=0)  # (D,)
+            spreads[slide] = found.tokens.std(axis=0)  # (D,): whatever another scanner adds to all tiles is not in it
+    names = list(means)
+    if len(names) < 2:
         return []
-    means = np.stack([look.tokens.mean(axis=0) for look in looks])  # (S, D)
-    spreads = np.stack(
-        [look.tokens.std(axis=0) for look in looks]
-    )  # (S, D), whatever another scanner adds to all tiles
-    pairs = sorted(_neighbours(means) | _neighbours(spreads))
-    shares = [(i, j, agreement(looks[i], looks[j])) for i, j in pairs]
-    return sorted(
-        (Pair(looks[i].slide_id, looks[j].slide_id, share) for i, j, share in shares if share >= THRESHOLD),
-        key=lambda pair: (pair.one, pair.other),
-    )
+    near = _neighbours(np.stack(list(means.values()))) | _neighbours(np.stack(list(spreads.values())))
+    pairs = []
+    for one, other in sorted((names[i], names[j]) for i, j in near):
+        here, there = look(one), look(other)
+        assert here is not None
+        assert there is not None
+        if (share := agreement(here, there)) >= THRESHOLD:
+            pairs.append(Lookalikes(one, other, share))
+    return pairs
 
 
 def agreement(one: Look, other: Look) -> float:

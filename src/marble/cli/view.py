@@ -30,11 +30,14 @@ def view(
     token: Annotated[
         str | None,
         typer.Option(
-            envvar="MARBLE_VIEW_TOKEN", help="The secret to ask for, in place of one made up.", rich_help_panel=_WHO
+            envvar="MARBLE_VIEW_TOKEN", help="Ask for this secret, on this machine too.", rich_help_panel=_WHO
         ),
     ] = None,
     token_hours: Annotated[
-        int | None, typer.Option(min=1, max=8784, help="When that secret ends; default 12.", rich_help_panel=_WHO)
+        int | None,
+        typer.Option(
+            min=1, max=8784, help="Ask for a secret (made up without --token) that ends then.", rich_help_panel=_WHO
+        ),
     ] = None,
     tokens: Annotated[
         Path | None, typer.Option(help="Table of users with tokens of their own.", rich_help_panel=_WHO)
@@ -45,9 +48,6 @@ def view(
     days: Annotated[
         int | None, typer.Option(min=0, max=3650, help="How long it is good for; default 30.", rich_help_panel=_WHO)
     ] = None,
-    no_token: Annotated[
-        bool, typer.Option("--no-token", help="Ask nobody on this machine for a token.", rich_help_panel=_WHO)
-    ] = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but loopback needs TLS.", rich_help_panel=_OTHERS)
     ] = "127.0.0.1",
@@ -66,7 +66,7 @@ def view(
         _make_token(new_token, tokens, days, source)
         return
     goes_with("--new-token", {"--days": days is not None})
-    if tokens is not None or no_token:
+    if tokens is not None:
         goes_with("--token", {"--token-hours": token_hours is not None})
     if source is None:
         raise InputError("give a folder of runs or a store", hint="See `marble view --help`")
@@ -77,13 +77,13 @@ def view(
         if file is not None:
             paths.existing_file(file)
     read(pseudonyms)
-    from marble.viewer.listening import TOKEN_HOURS, Listening
+    from marble.viewer.listening import Listening
     from marble.viewer.registry import Places
     from marble.viewer.serve import serve
 
     listening = Listening(
-        host=host, port=port, token=token, token_hours=token_hours or TOKEN_HOURS, tokens=tokens,
-        without_token=no_token, certificate=certificate, key=key, behind_proxy=behind_proxy,
+        host=host, port=port, token=token, token_hours=token_hours, tokens=tokens,
+        certificate=certificate, key=key, behind_proxy=behind_proxy,
     )  # fmt: skip
     places = Places(source, slides, store, pseudonyms)
     serve(places, listening, tell=typer.echo, notes=notes, device=device)

@@ -1,7 +1,7 @@
 """Where the viewer listens, to whom, and under which certificate: checked before anything else is done.
 
-Whoever can only be on this machine needs a token, unless it is said that none is asked for. Where others can connect,
-they need a token and the connection needs TLS, from here or from a proxy that was named.
+Whoever can only be on this machine needs a token if one is asked for. Where others can connect, they need a token and
+the connection needs TLS, from here or from a proxy that was named.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ class Listening:
     Args:
         host: the address to listen on.
         port: the port.
-        token: the only token; made if neither it nor `tokens` is given.
-        token_hours: when that one ends.
+        token: the only token; made if others can connect and neither it nor `tokens` is given.
+        token_hours: when that one ends, `TOKEN_HOURS` by default; given, one is asked for on this machine too.
         tokens: a file of tokens by name, in its place.
-        without_token: ask for none; on this machine only.
         certificate: the certificate's file, with what it was signed by below it.
         key: its private key.
         behind_proxy: a proxy before the viewer gives TLS.
@@ -37,9 +36,8 @@ class Listening:
     host: str = "127.0.0.1"
     port: int = 8765
     token: str | None = field(default=None, repr=False)
-    token_hours: int = TOKEN_HOURS
+    token_hours: int | None = None
     tokens: Path | None = None
-    without_token: bool = False
     certificate: Path | None = None
     key: Path | None = None
     behind_proxy: bool = False
@@ -48,6 +46,17 @@ class Listening:
     def is_secure(self) -> bool:
         """Whether what a browser sends travels under TLS."""
         return self.certificate is not None or self.behind_proxy
+
+    @property
+    def lets_others_in(self) -> bool:
+        """Whether somebody who is not on this machine can connect."""
+        return self.behind_proxy or not is_loopback(self.host)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a token is asked for: not where all are on this machine, and neither it nor TLS was spoken of."""
+        spoken_of = (self.token, self.token_hours, self.tokens, self.certificate)
+        return self.lets_others_in or any(one is not None for one in spoken_of)
 
     @property
     def address(self) -> str:
@@ -59,29 +68,24 @@ class Listening:
         if (self.certificate is None) != (self.key is None):
             given, other = ("--certificate", "--key") if self.key is None else ("--key", "--certificate")
             raise InputError(f"{given} says nothing without {other}", hint=f"Give {other} too, or leave {given} out")
-        ways = {"--token": self.token is not None, "--tokens": self.tokens is not None,
-                "--no-token": self.without_token}  # fmt: skip
-        both = [flag for flag, given in ways.items() if given]
-        if len(both) > 1:
-            raise InputError(f"{' and '.join(both)} contradict each other", hint="Leave out all but one")
-        if is_loopback(self.host) and not self.behind_proxy:
-            return
-        whom = f"listening on {self.host}" if not is_loopback(self.host) else "a proxy"
-        if self.without_token:
-            raise InputError(f"{whom} lets others connect, which needs a token", hint="Leave out --no-token")
-        if not self.is_secure:
+        if self.tokens is not None and self.token is not None:
+            raise InputError("--token and --tokens contradict each other", hint="Leave out one of them")
+        if self.lets_others_in and not self.is_secure:
             hint = "Give --certificate and --key, or --behind-proxy if a proxy before the viewer gives TLS"
-            raise InputError(f"{whom} lets others connect, which needs TLS", hint=hint)
+            raise InputError(f"listening on {self.host} lets others connect, which needs TLS", hint=hint)
 
     def admission(self) -> tuple[Tokens | None, str]:
         """Who may come in, and the address to open with a word on the token."""
-        if self.without_token:
-            return None, f"{self.address}  (Ctrl-C ends it); whoever uses this machine can open it"
+        if not self.asks:
+            return (
+                None,
+                f"{self.address}  (Ctrl-C ends it); whoever uses this machine can open it (--token-hours: only you)",
+            )
         if self.tokens is not None:
             tokens = Tokens(TokenFile(self.tokens))
             return tokens, f"{self.address}?token=...  (Ctrl-C ends it); tokens are those of {self.tokens}"
         token = new_token() if self.token is None else self.token
-        tokens, ticket = one_token(token, self.token_hours)
+        tokens, ticket = one_token(token, self.token_hours or TOKEN_HOURS)
         shown = token if self.token is None else "..."  # a given one is known, and may be meant for others too
         ends = ticket.ends.astimezone().strftime("%Y-%m-%d %H:%M")
         return tokens, f"{self.address}?token={shown}  (Ctrl-C ends it); the token ends {ends} (--token-hours)"
