@@ -246,7 +246,6 @@ def test_our_own_errors_keep_their_text() -> None:
         (("extract", ".", "--store", "s", "--magnifications", "10", "--worker-gpus", "1"), "--worker-gpus", "--ray"),
         (("predict", ".", ".", "--worker-cpus", "2"), "--worker-cpus", "--ray"),
         (("import", "--level", "10:.", "--store", "s", "--worker-cpus", "2"), "--worker-cpus", "--ray"),
-        (("split", "--out", "splits", "--store", "bags"), "--store", "--check"),
     ],
 )
 def test_a_flag_that_would_not_be_heard_is_refused(

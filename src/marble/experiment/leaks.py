@@ -14,9 +14,13 @@ from marble.errors import SplitError
 from marble.experiment.stock import Stock
 
 
-def contents_of(store: BagStore) -> dict[str, str]:
-    """The hash of each slide's file, where the bags' records hold it (`marble extract --hash` or a manifest)."""
-    sources = {record.slide_id: record.details.get("source") or {} for record in store.records()}
+def contents_of(store: BagStore, slides: Iterable[str] | None = None) -> dict[str, str]:
+    """The hash of each slide's file, where the bags' records hold it (`marble extract --hash` or a manifest).
+
+    Without `slides`, of all that the store holds.
+    """
+    records = store.records() if slides is None else map(store.record, slides)
+    sources = {record.slide_id: record.details.get("source") or {} for record in records}
     return {slide: source["sha256"] for slide, source in sources.items() if source.get("sha256")}
 
 
@@ -29,7 +33,7 @@ def alike_in(store: BagStore, slides: Iterable[str]) -> list[tuple[str, str]]:
 
 def leaks_between_parts(splits: Sequence[Split], cohort: Cohort, stock: Stock, *, allowed: bool) -> list[list[str]]:
     """What leaks in each split, in words; unless it is `allowed`, any leak is refused."""
-    contents, alike = contents_of(stock.store), alike_in(stock.store, stock.slides)
+    contents, alike = contents_of(stock.store, stock.slides), alike_in(stock.store, stock.slides)
     found = audit(splits, cohort, contents=contents, alike=alike)
     if not allowed:
         refuse(found)
