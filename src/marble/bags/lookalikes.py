@@ -30,9 +30,9 @@ ENOUGH = 20
 HELD = 256
 #: slides that each slide is compared with, by its mean and by its spread
 NEIGHBOURS = 5
-#: share of the tiles whose likeness lies where the others' does. Copies had 0.88 and more (compressed again, or shifted by
-#: up to a sixteenth of a tile), different tissue at most 0.46, and 0.69 where one and the same lesion was drawn into it: a
-#: study that is refused without reason is worse than a copy that is shifted far and not found
+#: share of the tiles whose likeness lies where the others' does. Copies had 0.88 and more (compressed again, or shifted
+#: by up to a sixteenth of a tile), different tissue at most 0.46, and 0.69 where one and the same lesion was drawn into
+#: it: a study that is refused without reason is worse than a copy that is shifted far and not found
 THRESHOLD = 0.8
 
 
