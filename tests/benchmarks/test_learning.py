@@ -22,6 +22,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "labels.csv").write_text("\n".join(["slide_id,patient_id,malignant", *rows]) + "\n")
     monkeypatch.setattr("marble.synthetic.composed.PARTS", {"train": 16, "val": 8, "test": 12})
     monkeypatch.setattr("marble.models.recipe.SMALL_EPOCHS", (1, 1))
+    monkeypatch.setattr("marble.models.recipe.SMALL_SURVIVAL_EPOCHS", 1)
     return tmp_path
 
 

@@ -14,6 +14,7 @@ from marble.benchmarks import routing_curves
 from marble.cli import assemble
 
 
+@pytest.mark.slow
 def test_the_curve_and_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("marble.models.recipe.SMALL_EPOCHS", (1, 1))
     out = tmp_path / "routing.json"

@@ -52,22 +52,24 @@ def solve(
     at: list[np.ndarray | None] = [None for _ in folds]
     scores: dict[float, list[float]] = {}  # one of each fold
     best, rising = 0.0, 0
-    for strength in (strength * features for strength in STRENGTHS):  # each starts where the one before it ended
-        scores[strength] = []
-        for k, rest in enumerate(kept):
-            at[k] = found = _fit(z, rest, loss, outputs, intercept, strength, at[k])
-            logits = _logits(z, found, outputs, intercept)
-            scores[strength].append(float(loss(everyone, logits)) - float(loss(rest, logits[rest])))
-        if best == 0 or sum(scores[strength]) < sum(scores[best]):  # the first, so the strongest, of equals
-            best, rising = strength, 0
-        else:
-            rising += 1
-        if rising == PATIENCE:
-            break
-    strongest = STRENGTHS[0] * features
-    if careful and _as_good(scores[strongest], scores[best]):
-        best = strongest
-    solved = _fit(z, everyone, loss, outputs, intercept, best, None)
+    # SciPy's steps are sums over some hundred numbers: threads that wait for each other there take many times as long.
+    with threadpool_limits(limits=1, user_api="blas"):  # around all fits: to set it takes as long as a small one
+        for strength in (strength * features for strength in STRENGTHS):  # each starts where the one before it ended
+            scores[strength] = []
+            for k, rest in enumerate(kept):
+                at[k] = found = _fit(z, rest, loss, outputs, intercept, strength, at[k])
+                logits = _logits(z, found, outputs, intercept)
+                scores[strength].append(float(loss(everyone, logits)) - float(loss(rest, logits[rest])))
+            if best == 0 or sum(scores[strength]) < sum(scores[best]):  # the first, so the strongest, of equals
+                best, rising = strength, 0
+            else:
+                rising += 1
+            if rising == PATIENCE:
+                break
+        strongest = STRENGTHS[0] * features
+        if careful and _as_good(scores[strongest], scores[best]):
+            best = strongest
+        solved = _fit(z, everyone, loss, outputs, intercept, best, None)
     weight, bias = _split(solved, z.shape[1], outputs, intercept)
     return Solution(weight @ back.t(), bias, best, {s: sum(score) / rows for s, score in scores.items()})
 
@@ -102,9 +104,7 @@ def _fit(
 
     first = np.zeros(size + (outputs if intercept else 0)) if start is None else start
     options = {"maxiter": 2000, "ftol": 1e-13, "gtol": 1e-7}
-    # SciPy's steps are sums over some hundred numbers: threads that wait for each other there take many times as long.
-    with threadpool_limits(limits=1, user_api="blas"):
-        found = minimize(objective, first, method="L-BFGS-B", jac=True, options=options)
+    found = minimize(objective, first, method="L-BFGS-B", jac=True, options=options)
     return np.asarray(found.x, dtype=np.float64)
 
 
