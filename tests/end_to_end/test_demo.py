@@ -20,6 +20,7 @@ def test_the_demo_ends_with_table_report_heatmap_and_what_to_type_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "PATIENTS", 20)
+    monkeypatch.setattr(demo, "EXPERIMENT", demo.EXPERIMENT.replace("folds = 5", "folds = 3"))
     monkeypatch.setattr("marble.models.recipe.SMALL_EPOCHS", (1, 1))
     done = marble("demo", "--out", tmp_path / "demo", "--workers", 1)
     assert done.code == 0, done.err
