@@ -77,10 +77,8 @@ class Listening:
     def admission(self) -> tuple[Tokens | None, str]:
         """Who may come in, and the address to open with a word on the token."""
         if not self.asks:
-            return (
-                None,
-                f"{self.address}  (Ctrl-C ends it); whoever uses this machine can open it (--token-hours: only you)",
-            )
+            whom = "whoever uses this machine can open it (--token-hours asks for a token)"
+            return None, f"{self.address}  (Ctrl-C ends it); {whom}"
         if self.tokens is not None:
             tokens = Tokens(TokenFile(self.tokens))
             return tokens, f"{self.address}?token=...  (Ctrl-C ends it); tokens are those of {self.tokens}"
