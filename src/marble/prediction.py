@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
 from marble.models.routing import check_budget
 from marble.tasks.base import Decision
+from marble.threads import torch_threads
 from marble.training.membership import Membership
 from marble.training.routing import Routing, read_routing
 from marble.training.run_folder import RunFolder
@@ -88,7 +88,7 @@ class Predictor:
     def answer(self, bag: Bag) -> Answer:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in."""
         self._refuse_other_encoder(bag)
-        with _threads(int(self.run.record["threads"])):  # sums depend on their number
+        with torch_threads(int(self.run.record["threads"])):  # sums depend on their number
             seen = bag if self.routing is None else self.routing.prune(bag)
             prediction = infer(self.model, seen, self.orders)
         calibration = self.run.calibration
@@ -133,16 +133,6 @@ class Predictor:
             yield membership.warning
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @dataclass(frozen=True)
 class RunChooser:
     """A run's router as extraction takes it: opened in the process that works on the slide."""
@@ -158,7 +148,7 @@ class RunChooser:
         assert predictor.routing is not None
         if depth != predictor.routing.router.levels:
             raise InputError(f"slides of {depth} levels, but the router was made for {predictor.routing.router.levels}")
-        with _threads(int(predictor.run.record["threads"])):
+        with torch_threads(int(predictor.run.record["threads"])):
             kept: NDArray[np.bool_] = predictor.routing.keep(seen, torch.from_numpy(below), total, depth).numpy()
         return kept
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from marble import files
 from marble.bags import Bag, BagStore, EncoderIdentity, Provenance
 from marble.bags import store as store_module
 from marble.bags.record import file_stem
@@ -87,18 +89,19 @@ def test_ids_make_safe_distinct_names() -> None:
         assert name != "store"
 
 
-def test_mixed_encoders_are_refused_naming_both(tmp_path: Path) -> None:
-    def bag(slide: str, encoder: str) -> Bag:
-        one = random_bag(slide)
-        return Bag(slide, one.levels, Provenance(encoders=(EncoderIdentity(name=encoder, dim=8, input_px=256),)))
+def encoded(slide: str, encoder: str) -> Bag:
+    one = random_bag(slide)
+    return Bag(slide, one.levels, Provenance(encoders=(EncoderIdentity(name=encoder, dim=8, input_px=256),)))
 
+
+def test_mixed_encoders_are_refused_naming_both(tmp_path: Path) -> None:
     store = BagStore(tmp_path)
-    store.save(bag("a", "uni_v1"))
+    store.save(encoded("a", "uni_v1"))
     with pytest.raises(BagError, match=r"provenance differs in 'encoders'.*uni_v1.*lite0") as caught:
-        store.save(bag("b", "lite0"))
+        store.save(encoded("b", "lite0"))
     assert "store.json" in str(caught.value)
     other = BagStore(tmp_path / "other")
-    other.save(bag("b", "lite0"))
+    other.save(encoded("b", "lite0"))
     for suffix in (".json", ".safetensors"):
         (tmp_path / f"b{suffix}").write_bytes((tmp_path / "other" / f"b{suffix}").read_bytes())
     with pytest.raises(BagError, match=r"b\.safetensors: provenance differs in 'encoders'"):
@@ -222,3 +225,32 @@ def test_truncated_files_are_refused(tmp_path: Path, cut: float) -> None:
     store._publish_record(record.model_copy(update={"bag_sha256": files.sha256_bytes(data)}))
     with pytest.raises(IntegrityError, match=r"s\.safetensors"):
         store.load("s")
+
+
+def test_of_two_workers_that_bring_the_first_bags_only_one_says_what_the_store_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, publish = BagStore(tmp_path / "bags"), files.publish_json
+    first, second = encoded("a", "uni_v1"), encoded("b", "lite0")
+    refused: list[BagError] = []
+
+    def other_worker() -> None:
+        try:
+            store.save(second)
+        except BagError as error:
+            refused.append(error)
+
+    beside = threading.Thread(target=other_worker)
+
+    def while_another_comes(path: Path, value: object) -> Path:
+        if path.name == "store.json" and beside.ident is None:
+            beside.start()
+            beside.join(timeout=1)  # held up, it ends only later; if it is not, it is done long before
+        return publish(path, value)
+
+    monkeypatch.setattr(files, "publish_json", while_another_comes)
+    store.save(first)
+    beside.join()
+    assert ["provenance differs in 'encoders'" in str(error) for error in refused] == [True]
+    assert store.slide_ids() == ["a"]
+    assert not list((tmp_path / "bags").glob(".*.lock"))

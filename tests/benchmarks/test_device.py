@@ -23,8 +23,8 @@ def test_the_cpu_agrees_with_itself_and_resumes_to_the_bit(tmp_path: Path) -> No
     assert found["resumed_bit_for_bit"]
     assert [row["tokens"] for row in found["sizes"]] == list(bench.QUICK_SIZES)
     for row in found["sizes"]:
-        assert 0 < row["output_error"] < 1e-4  # float32 against float64
-        assert 0 < row["gradient_error"] < 1e-4
+        assert 0 < row["output_error"] <= bench.TOLERANCE  # float32 against float64: how far is the processor's matter
+        assert 0 < row["gradient_error"] <= bench.TOLERANCE
 
 
 def test_a_device_that_computes_something_else_is_found_out(

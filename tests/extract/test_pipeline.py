@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from marble.compute.ahead import in_order
 from marble.encoders import load_encoder
-from marble.extract.pipeline import Threads, Wanted, batches, encode_level, one_torch_thread
+from marble.extract.pipeline import Threads, Wanted, batches, encode_level
 from marble.slides.slide import Slide
+from marble.threads import torch_threads
 from tests.extract.making import lattice, spec_of, tile_by_tile
 
 
@@ -108,6 +109,6 @@ def test_only_and_keep_choose_tiles(slide_path: Path) -> None:
 
 def test_torch_gets_its_threads_back() -> None:
     before = torch.get_num_threads()
-    with one_torch_thread():
+    with torch_threads(1):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before

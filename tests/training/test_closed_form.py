@@ -16,6 +16,7 @@ from marble.models.inference import infer
 from marble.models.zoo.marble import Marble
 from marble.targets import SurvivalTime
 from marble.tasks.classification import Classification
+from marble.tasks.criterion import JointLoss
 from marble.tasks.survival import Survival
 from marble.training import ridge
 from marble.training.closed_form import inner_folds, solve_linear_term
@@ -37,7 +38,7 @@ def classification_loss(labels: list[str], classes: int) -> ridge.RowsLoss:
     names = [f"s{i}" for i in range(len(labels))]
     task = Classification(tuple(f"c{k}" for k in range(classes)))
     criterion = task.criterion(dict(zip(names, labels, strict=True)), {name: name for name in names})
-    return lambda at, logits: criterion.batch_loss([names[i] for i in at.tolist()], logits)
+    return lambda at: criterion.joint_loss([names[i] for i in at.tolist()])
 
 
 @pytest.mark.parametrize(("n", "features", "classes"), [(60, 5, 2), (30, 80, 2), (60, 7, 3)])
@@ -99,11 +100,11 @@ def test_cox_is_where_the_penalised_partial_likelihood_is_flat() -> None:
     targets = {name: SurvivalTime(float(t), bool(e)) for name, t, e in zip(names, time, event, strict=True)}
     criterion = Survival().criterion(targets, {name: name for name in names})
 
-    def loss(at: Tensor, logits: Tensor) -> Tensor:
-        return criterion.batch_loss([names[i] for i in at.tolist()], logits)
+    def loss_of(at: Tensor) -> JointLoss:
+        return criterion.joint_loss([names[i] for i in at.tolist()])
 
     folds = [torch.arange(40)[k::5] for k in range(5)]
-    found = ridge.solve(torch.from_numpy(x), loss, 1, intercept=False, folds=folds)
+    found = ridge.solve(torch.from_numpy(x), loss_of, 1, intercept=False, folds=folds)
     w = found.weight.numpy()[0]
     slope = found.strength * w  # of the penalty
     for i in np.flatnonzero(event):
@@ -181,7 +182,7 @@ def test_a_linear_term_is_the_probe_and_training_starts_there(tmp_path: Path, ki
     folds = [torch.tensor([i for i, s in enumerate(slides) if patient_of[s] in fold]) for fold in left_out]
     found = ridge.solve(
         x,
-        lambda rows, logits: criterion.batch_loss([slides[row] for row in rows.tolist()], logits),
+        lambda rows: criterion.joint_loss([slides[row] for row in rows.tolist()]),
         task.outputs,
         intercept=task.outputs > 1,
         folds=folds,
@@ -211,4 +212,4 @@ def test_a_sum_of_discrete_losses_is_solved_at_once() -> None:
     criterion = Survival(loss="nll", bins=4, alpha=0.2).criterion(targets, {name: name for name in targets})
     logits = torch.from_numpy(rng.normal(size=(20, 4)))
     one_by_one = sum(float(criterion.loss(name, row)) for name, row in zip(targets, logits, strict=True))
-    assert float(criterion.batch_loss(list(targets), logits)) == pytest.approx(one_by_one, rel=1e-12)
+    assert float(criterion.joint_loss(list(targets))(logits)) == pytest.approx(one_by_one, rel=1e-12)

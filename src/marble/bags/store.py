@@ -21,6 +21,7 @@ from marble.bags.bag import Bag
 from marble.bags.bag_file import bag_bytes, counts_of, read_bag
 from marble.bags.provenance import Provenance
 from marble.bags.record import RECORD_FORMAT, BagRecord, file_stem, read_record, read_sealed
+from marble.compute import locks
 from marble.errors import BagError, InputError, IntegrityError
 
 # What was hashed and checked in this process already: path -> (size, mtime_ns, inode, sha256).
@@ -201,10 +202,13 @@ class BagStore:
         path = self.root / "store.json"
         storage.fetch(path)
         if not path.exists():
-            common = bag.provenance.without_slide()
-            fields = {"format": RECORD_FORMAT, "provenance": common.model_dump(mode="json")}
-            files.publish_json(path, files.seal(fields))
-        # Read back even then: another worker may have come first with bags of another kind.
+            # Workers come at the same time: only one may set it, or the store would hold bags of two kinds.
+            with locks.hold(self.root / f".store{locks.SUFFIX}", f"store '{self.root.name}'", wait=True):
+                if not path.exists():
+                    common = bag.provenance.without_slide()
+                    fields = {"format": RECORD_FORMAT, "provenance": common.model_dump(mode="json")}
+                    files.publish_json(path, files.seal(fields))
+        # Read back even then: another machine may have come first with bags of another kind.
         self.common().require_same_recipe(bag.provenance, where=path, against=f"bag '{bag.slide_id}'")
 
     def common(self) -> Provenance:

@@ -27,12 +27,13 @@ from marble.bags import Bag, BagStore, Level
 from marble.compute.ahead import in_order
 from marble.encoders import Encoder
 from marble.extract import Estimate, ExtractSpec, Machine, extract_slide, load_encoders, plan
-from marble.extract.pipeline import batches, one_torch_thread
+from marble.extract.pipeline import batches
 from marble.extract.regions import blocks, read_block
 from marble.slides.lattice import Pyramid, PyramidSpec, lay
 from marble.slides.slide import Slide
 from marble.slides.tissue import segment
 from marble.synthetic.slides import write_slide
+from marble.threads import torch_threads
 
 SYNTHETIC_PX, QUICK_PX, EXTRACTED_PX = 20_000, 4_096, 6_144
 REPEATS, QUICK_REPEATS = 5, 3
@@ -120,7 +121,7 @@ def extraction(path: Path, name: str, folder: Path, repeats: int) -> PeerRow:
     def encoder_alone() -> None:
         threads = machine.thread_count
         parts = ((np.arange(len(part)), part) for part in tiles)
-        with one_torch_thread(), ThreadPoolExecutor(threads) as pool:
+        with torch_threads(1), ThreadPoolExecutor(threads) as pool:
             for _ in in_order(
                 pool, lambda part: encoder.encode(part[1]), batches(parts, spec.batch), ahead=threads + 1
             ):

@@ -17,13 +17,14 @@ from marble.bags import Bag, Geometry, Level, Provenance, SlideIdentity
 from marble.encoders import Encoder
 from marble.errors import SlideError
 from marble.extract.choosing import Chooser, chosen
-from marble.extract.pipeline import LevelTokens, Threads, Wanted, encode_level, one_torch_thread
+from marble.extract.pipeline import LevelTokens, Threads, Wanted, encode_level
 from marble.extract.source import Source
 from marble.extract.spec import ExtractSpec, Machine
 from marble.slides import quality
 from marble.slides.lattice import NoTissueError, Pyramid, lay
 from marble.slides.slide import Slide
 from marble.slides.tissue import Tissue, tissue_for
+from marble.threads import torch_threads
 from marble.version import VERSION
 
 
@@ -67,7 +68,8 @@ class Extraction:
 
     def run(self) -> tuple[Bag, dict[str, Any]]:
         """The bag, and what its record tells beyond it."""
-        with Slide.open(self.path, mpp=self.source.mpp) as slide, one_torch_thread():
+        # Batches run side by side, each on one thread: sums then do not depend on how many cores there are.
+        with Slide.open(self.path, mpp=self.source.mpp) as slide, torch_threads(1):
             self.stage = "segment"
             tissue = tissue_for(slide, self.spec.tissue, self.outlines)
             self.stage = "lay"

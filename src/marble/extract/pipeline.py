@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import DTypeLike, NDArray
 
 from marble.compute.ahead import in_order
@@ -153,14 +151,3 @@ def batches(parts: Iterable[Batch], size: int) -> Iterator[Batch]:
                 tiles, pixels, held = [], [], 0
     if held:
         yield np.concatenate(tiles), np.concatenate(pixels)
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Batches run side by side, each on one thread: sums then do not depend on how many cores there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from marble.encoders import Encoder
 from marble.errors import InputError, MarbleError
 from marble.extract.cost import Fleet, SlideCost, bill
-from marble.extract.pipeline import one_torch_thread
 from marble.extract.regions import Block, blocks, read_block
 from marble.extract.source import size_of
 from marble.extract.spec import ExtractSpec, Machine, load_encoders
@@ -24,6 +23,7 @@ from marble.slides.quality import measure
 from marble.slides.readers.elsewhere import ReadingDesk
 from marble.slides.slide import Slide
 from marble.slides.tissue import segment
+from marble.threads import torch_threads
 
 _CELL_BYTES, _PARENT_BYTES = 2 * 4, 8  # of one tile
 #: of a level; enough that full blocks and blocks at the edge of the tissue are among them
@@ -84,7 +84,7 @@ def plan(
     tiles = np.zeros(spec.pyramid.depth)
     costs: list[SlideCost] = []
     unusable = []
-    with one_torch_thread():  # as extraction encodes: batches side by side, each on one thread
+    with torch_threads(1):  # as extraction encodes: batches side by side, each on one thread
         encode_s = np.array([_seconds_per_tile(encoder, spec.batch) for encoder in encoders])
         for path in chosen:
             began = time.perf_counter()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from marble.errors import InputError, NonFiniteError, RunError
 from marble.targets import Target
-from marble.tasks.criterion import Criterion
+from marble.tasks.criterion import Criterion, JointLoss
 from marble.tasks.metric import Metric, Undefined, finite_scores, outcome_arrays
 
 
@@ -111,14 +111,13 @@ class TrainingPatients:
     def mean_risks(self, slide_ids: Sequence[str], logits: Tensor) -> tuple[Tensor, Tensor]:
         """Of slides with logits (N, 1): their patients (P,), and the mean risk of each (P,)."""
         patients, member = self.members(slide_ids)
-        member = member.to(logits.device)
-        total = logits.new_zeros(len(patients)).index_add(0, member, logits[:, 0])
-        return patients, total / torch.bincount(member, minlength=len(patients))
+        return patients, mean_by_patient(logits, member, len(patients))
 
-    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+    def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
         """L of the patients of these slides, who are each other's risk set; 0 without an event."""
-        patients, risk = self.mean_risks(slide_ids, logits)
-        return RiskSets(self.time[patients], self.event[patients]).loss(risk)
+        patients, member = self.members(slide_ids)
+        risk_sets = RiskSets(self.time[patients], self.event[patients])
+        return lambda logits: risk_sets.loss(mean_by_patient(logits, member, len(patients)))
 
 
 class CoxBank(Criterion):
@@ -159,8 +158,8 @@ class CoxBank(Criterion):
         # The value is L, the derivative by `risk` is slope / slides of the patient.
         return risk.new_tensor(loss) + slope / int(count[patient]) * (risk - risk.detach())
 
-    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
-        return self._cohort.batch_loss(slide_ids, logits)
+    def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
+        return self._cohort.joint_loss(slide_ids)
 
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         return held_out_cox_loss(targets, logits)
@@ -205,11 +204,18 @@ class CoxGroup(Criterion):
     def loss(self, slide_id: str, logits: Tensor, stream: str = "main") -> Tensor:
         return self.loss_of_group([slide_id], logits[None])
 
-    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
-        return self._cohort.batch_loss(slide_ids, logits)
+    def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
+        return self._cohort.joint_loss(slide_ids)
 
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         return held_out_cox_loss(targets, logits)
+
+
+def mean_by_patient(logits: Tensor, member: Tensor, patients: int) -> Tensor:
+    """Logits (N, 1) of slides, each of the patient `member` (N,) -> mean risks (patients,)"""
+    member = member.to(logits.device)
+    total = logits.new_zeros(patients).index_add(0, member, logits[:, 0])
+    return total / torch.bincount(member, minlength=patients)
 
 
 def single_risk(slide_id: str, logits: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from marble.errors import RunError
 from marble.targets import Target
@@ -12,6 +12,9 @@ from marble.tasks.metric import Metric
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+#: the logits (n, outputs) of certain slides -> the sum of their losses
+JointLoss: TypeAlias = "Callable[[Tensor], Tensor]"
 
 
 class Criterion(ABC):
@@ -31,10 +34,11 @@ class Criterion(ABC):
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         """Mean loss of held-out cases, from their logits (n, outputs) at once; changes no state."""
 
-    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
-        """The sum of the losses of training slides, from their logits (n, outputs) at once; changes no state.
+    def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
+        """The sum of the losses of these training slides as a function of their logits; changes no state.
 
-        For models that are solved, not trained step by step. A loss that is not convex in the logits has none.
+        For models that are solved, not trained step by step: whatever depends on the slides alone is worked out here,
+        once, and not at each of some thousand logits. A loss that is not convex in the logits has none.
         """
         raise RunError(f"{type(self).__name__} cannot be solved at once", hint="Train this model with another loss")
 

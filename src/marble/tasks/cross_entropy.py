@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from marble.errors import InputError
 from marble.targets import Target
-from marble.tasks.criterion import Criterion
+from marble.tasks.criterion import Criterion, JointLoss
 from marble.tasks.metric import Metric, Undefined, finite_scores
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ class ClassCriterion(Criterion):
         smoothing = 0.0 if stream == "main" else self._task.side_label_smoothing
         return self._losses(logits[None], torch.tensor([self._truth[slide_id]]), smoothing)[0]
 
-    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
-        return self._losses(logits, torch.tensor([self._truth[slide_id] for slide_id in slide_ids])).sum()
+    def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
+        truth = torch.tensor([self._truth[slide_id] for slide_id in slide_ids])
+        return lambda logits: self._losses(logits, truth).sum()
 
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         """Mean over cases, weighted as in training."""

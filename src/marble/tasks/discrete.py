@@ -20,7 +20,7 @@ from torch import Tensor
 from marble.errors import InputError, NonFiniteError, RunError
 from marble.targets import Target
 from marble.tasks.cox import TrainingPatients
-from marble.tasks.criterion import Criterion
+from marble.tasks.criterion import Criterion, JointLoss
 from marble.tasks.metric import Bools, Floats, Metric, Undefined, outcome_arrays
 
 #: probabilities below this count as this
@@ -89,10 +89,15 @@ class DiscreteCriterion(Criterion):
         self._check(logits[None], slide_id)
         return discrete_nll(logits[None], self._bins[patient], self._cohort.event[patient], self._alpha)
 
-    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
+    def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
         patient = self._cohort.patient_of[[self._cohort.index_of(slide_id) for slide_id in slide_ids]]
-        self._check(logits, "training slides")
-        return len(slide_ids) * discrete_nll(logits, self._bins[patient], self._cohort.event[patient], self._alpha)
+        bins, event = self._bins[patient], self._cohort.event[patient]
+
+        def loss(logits: Tensor) -> Tensor:
+            self._check(logits, "training slides")
+            return len(bins) * discrete_nll(logits, bins, event, self._alpha)
+
+        return loss
 
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         if not targets:

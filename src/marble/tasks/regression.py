@@ -22,7 +22,7 @@ from marble.specs import unknown_choice
 from marble.targets import Target, TargetKind
 from marble.tasks import regression_metrics as scores
 from marble.tasks.base import Calibration, Decision, Readout, Score, Task, in_unit
-from marble.tasks.criterion import Criterion
+from marble.tasks.criterion import Criterion, JointLoss
 from marble.tasks.metric import Floats, Metric, Undefined, finite_scores, stored_column
 from marble.tasks.weighted import WeightedMetric
 
@@ -170,8 +170,9 @@ class RegressionCriterion(Criterion):
             raise InputError("not one of the training slides of this criterion", where=slide_id)
         return self._losses(logits[None], [self._targets[slide_id]])[0]
 
-    def batch_loss(self, slide_ids: Sequence[str], logits: Tensor) -> Tensor:
-        return self._losses(logits, [self._targets[slide_id] for slide_id in slide_ids]).sum()
+    def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
+        targets = [self._targets[slide_id] for slide_id in slide_ids]
+        return lambda logits: self._losses(logits, targets).sum()
 
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         if not targets:

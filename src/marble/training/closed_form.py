@@ -21,7 +21,7 @@ from marble.models.zoo.probe import ClosedForm
 from marble.targets import SurvivalTime
 from marble.tasks.base import Task
 from marble.tasks.cox import CoxGroup
-from marble.tasks.criterion import Criterion
+from marble.tasks.criterion import Criterion, JointLoss
 from marble.training.evaluate import history_row, validate
 from marble.training.job import CaseSpec, FitJob
 from marble.training.prefetch import prefetch
@@ -60,17 +60,17 @@ def solve_slides(
     moments.add(v)
     center, scale = moments.mean, moments.scale()
 
-    def loss(rows: Tensor, logits: Tensor) -> Tensor:
-        return criterion.batch_loss([slides[row] for row in rows.tolist()], logits)
+    def loss_of(rows: Tensor) -> JointLoss:
+        return criterion.joint_loss([slides[row] for row in rows.tolist()])
 
     patient_of = {slide: case.case_id for case in job.train for slide in case.slides}
     left_out = inner_folds(job.train, job.seed)
     folds = [torch.tensor([i for i, slide in enumerate(slides) if patient_of[slide] in fold]) for fold in left_out]
     x = (v - center) * scale
-    solution = solve(x, loss, model.outputs, intercept=model.outputs > 1, folds=folds, careful=careful)
+    solution = solve(x, loss_of, model.outputs, intercept=model.outputs > 1, folds=folds, careful=careful)
     with torch.no_grad():
         logits = x @ solution.weight.t() + solution.bias
-    train_loss = float(loss(torch.arange(len(slides)), logits)) / len(slides)
+    train_loss = float(loss_of(torch.arange(len(slides)))(logits)) / len(slides)
     return SolvedSlides(center, scale, solution, train_loss, len(folds))
 
 

@@ -97,4 +97,5 @@ def _losses(inner: FitJob, said: Said) -> dict[float, float]:
         {slide: case.target.value() for case in inner.val for slide in case.slides},
         {slide: case.case_id for case in inner.val for slide in case.slides},
     )
-    return {share: float(criterion.batch_loss(slides, share * network + term)) for share in SHARES}
+    loss = criterion.joint_loss(slides)
+    return {share: float(loss(share * network + term)) for share in SHARES}
