@@ -28,14 +28,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=str(ROOT / "tests" / "data" / "golden"),
         help="folder of golden cases, one sub-folder per system (default: the committed subset)",
     )
+    parser.addoption("--data", help="folder of real slides, bags and tables; without it their tests are skipped")
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def shared_data(request: pytest.FixtureRequest) -> Path:
     """The folder of real slides, bags and tables, for tests that can use it; such tests are skipped without it."""
-    folder = ROOT.parent / "shared" / "data"
+    given: str | None = request.config.getoption("--data")
+    if given is None:
+        pytest.skip("needs a folder of real data: --data FOLDER")
+    folder = Path(given).resolve()
     if not folder.is_dir():
-        pytest.skip("needs the folder of real data")
+        raise pytest.UsageError(f"--data {given}: no such folder")
     return folder
 
 
