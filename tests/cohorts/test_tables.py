@@ -6,6 +6,7 @@ import gzip
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -221,3 +222,27 @@ def test_a_class_of_too_few_patients_for_every_part_is_noted(tmp_path: Path) -> 
     (note,) = cohort.notes
     assert note == "class 'rare' has 1 of 7 cases: not every part of a split can have one"
     assert f"note: {note}" in cohort.summary()
+
+
+TWO_TASKS = "case_id,slide_id,label,age,time,event\np1,a,x,61,3,1\np2,b,y,48,5,0\n"
+
+
+@pytest.mark.parametrize(
+    ("choices", "unused"),
+    [
+        ({"task": "classification", "event_coding": "1=event"}, ["--event-coding"]),
+        ({"label": "label", "target": "age", "task": "classification"}, ["--target"]),
+        ({"task": "survival", "event_coding": "1=event", "label": "label"}, ["--label"]),
+        ({"target": "age", "classes": ("x", "y"), "keep_as_class": ("none",)}, ["--classes", "--keep-as-class"]),
+        ({"task": "classification", "drop": ("other",)}, ["--drop"]),
+        ({"target": "age", "drop": ("other",)}, ["--drop"]),
+        ({"task": "classification", "classes": ("x", "y"), "drop": ("other",)}, []),
+        ({"task": "survival", "event_coding": "1=event", "time": "time", "event": "event"}, []),
+    ],
+)
+def test_a_choice_for_another_task_is_said_to_change_nothing(
+    tmp_path: Path, choices: dict[str, Any], unused: list[str]
+) -> None:
+    (tmp_path / "t.csv").write_text(TWO_TASKS)
+    notes = read_cohort(tmp_path / "t.csv", **choices).notes
+    assert [note.split()[0] for note in notes if " is not used" in note or " leaves nothing out" in note] == unused

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +11,7 @@ from typing import Any, get_args
 from marble.cohorts.assemble import Entry, assemble
 from marble.cohorts.cohort import Cohort, Excluded, ScoredBy
 from marble.cohorts.families import (
+    TableLayout,
     case_column,
     find_layout,
     listing,
@@ -26,6 +27,13 @@ from marble.pseudonyms import Pseudonyms
 from marble.specs import unknown_choice
 from marble.tabular import Row, Table, read_table
 from marble.targets import Target, TargetKind
+
+#: fields of a spec that only one task reads
+_READ_BY: dict[str, tuple[str, ...]] = {
+    "classification": ("label", "classes", "keep_as_class"),
+    "regression": ("target",),
+    "survival": ("time", "event", "event_coding"),
+}
 
 
 def read_cohort(
@@ -81,9 +89,20 @@ def read_cohort(
         layout=layout,
         classes=known,
         scored_by=spec.scored_by,
-        notes=reading.notes(spec.event_coding),
+        notes=[*reading.notes(spec.event_coding), *_unused(spec, layout)],
         excluded=reading.excluded,
     )
+
+
+def _unused(spec: TableSpec, layout: TableLayout) -> Iterator[str]:
+    """Choices that were made for another task than the one that is read: not wrong, but they change nothing."""
+    task = "classification" if layout.label is not None else "regression" if layout.target is not None else "survival"
+    for reader, keys in _READ_BY.items():
+        for key in keys:
+            if reader != task and getattr(spec, key):
+                yield f"{option(key)} is not used: the task is {task}"
+    if "other" in spec.drop and not (task == "classification" and spec.classes):
+        yield f"{option('drop')} = other leaves nothing out: it needs {option('classes')}, of a classification"
 
 
 def cohort_name(path: str | Path) -> str:
