@@ -46,6 +46,7 @@ def fit(
     test: Iterable[Any] = (),
     seed: int = 0,
     threads: int = 1,
+    allow_leaks: bool = False,
     **options: Any,
 ) -> Run:
     """Train a model.
@@ -64,6 +65,8 @@ def fit(
         test: patients to hold out altogether; their predictions are in the run.
         seed: everything random follows from it.
         threads: of torch; sums depend on their number.
+        allow_leaks: train although bags of two patients, one of them held out, are of one file or show the same tissue;
+            the run says so.
         options: the model's own (`drop_rate=0.1`) and those of the training (`epochs=20`, `recipe="small"`).
     """
     scratch: _Scratch | None = None
@@ -74,8 +77,9 @@ def fit(
     try:
         given = collect(bags, targets, root, task, groups)
         planned = plan_fit(
-            given, root, model=model, validation=validation, test=test, seed=seed, threads=threads, options=options
-        )
+            given, root, model=model, validation=validation, test=test, seed=seed, threads=threads,
+            allow_leaks=allow_leaks, options=options,
+        )  # fmt: skip
         with _torch_as_it_was():
             execute(planned)
         run = Run(planned.folder)

@@ -9,7 +9,7 @@ from marble.bags.bag import Bag, Level
 
 def planted_bag(name: str, amount: float, dim: int = 6) -> Bag:
     """Two levels; the first feature of a few fine tiles is `amount`."""
-    rng = torch.Generator().manual_seed(sum(name.encode()))
+    rng = torch.Generator().manual_seed(int.from_bytes(name.encode()) % 2**32)  # another for every name
     coarse = torch.randn(4, dim, generator=rng)
     fine = torch.randn(16, dim, generator=rng)
     fine[:8, 0] = amount + 0.1 * fine[:8, 0]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from marble.bags import Bag, BagStore, Level
 from marble.bags.lookalikes import Look
+from marble.door import fit
+from marble.errors import SplitError
 from tests.bags.test_lookalikes import drawn, scanned_again
 from tests.cli.running import marble
 
@@ -89,3 +92,16 @@ def test_one_patient_may_have_both(study: Path) -> None:
     table.write_text(table.read_text().replace("s11,p11,b", "s11,p00,a"))
     ended = marble("run", experiment(study, allowed=False), "--out", study / "runs")
     assert ended.code == 0, ended.output
+
+
+def test_a_fit_in_python_is_refused_too_unless_it_is_asked_for(study: Path) -> None:
+    targets = {f"s{number:02}": "ab"[number % 2] for number in range(PATIENTS)}
+    asked: dict[str, Any] = {"model": "mean", "test": ["s11"], "recipe": "common", "epochs": 1, "warmup": 0}
+    with pytest.raises(SplitError, match=r"s00 \(patient s00\).*s11 \(patient s11\).*allow_leaks=True"):
+        fit(study / "bags", targets, **asked)
+    run = fit(study / "bags", targets, allow_leaks=True, **asked)
+    (said,) = run.record["about"]["leaks"]
+    assert "s00 (patient s00)" in said
+    assert "s11 (patient s11)" in said
+    one_patient = {slide: "p" if slide in ("s00", "s11") else slide for slide in targets}
+    fit(study / "bags", {**targets, "s11": "a"}, groups=one_patient, **{**asked, "test": ["p"]})

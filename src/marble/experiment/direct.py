@@ -18,6 +18,7 @@ from marble.cohorts.cohort import Case, Cohort
 from marble.cohorts.splits import Split, with_validation
 from marble.errors import InputError
 from marble.experiment.experiment import Experiment
+from marble.experiment.leaks import leaks_between_parts
 from marble.experiment.spec import ExperimentSpec, TrainSpec
 from marble.experiment.stock import Stock
 from marble.identifiers import normal, spelling_key
@@ -78,6 +79,7 @@ def plan_fit(
     test: Iterable[Any],
     seed: int,
     threads: int,
+    allow_leaks: bool,
     options: Mapping[str, Any],
 ) -> PlannedRun:
     """One planned run. `options` are the model's own and keys of `train`; an unknown one is refused by name."""
@@ -99,7 +101,7 @@ def plan_fit(
             "name": "fit",
             "cohort": "in memory",
             "task": given.task,
-            "split": {"seed": seed},
+            "split": {"seed": seed, "allow_leaks": allow_leaks},
             "train": train,
             "models": [{"name": model, **own}],
             "baselines": [],
@@ -113,7 +115,10 @@ def plan_fit(
     experiment, stock = Experiment(spec, "fit", folder), Stock.of(cohort, given.store)
     for error in stock.odd.values():
         raise error
-    (planned,) = experiment.plan_split(cohort, stock, split, folder, threads, False, required=("train", "val"))
+    (leaks,) = leaks_between_parts([split], cohort, stock, allowed=spec.split.allow_leaks)
+    (planned,) = experiment.plan_split(
+        cohort, stock, split, folder, threads, False, required=("train", "val"), leaks=leaks
+    )
     return planned
 
 

@@ -49,5 +49,5 @@ def refuse(found: Audit) -> None:
             f"{said} (in {len(leaking)} of {len(found.splits)} splits)",
             where=f"split {leaking[0].number}",
             hint="Give such slides one patient in the cohort table, or leave one of them out; or say "
-            "`split.allow_leaks = true` in an experiment, whose tables then say LEAKY",
+            "`split.allow_leaks = true` in an experiment, whose tables then say LEAKY (`allow_leaks=True` in Python)",
         )
