@@ -285,4 +285,5 @@ def test_the_first_file_does_not_decide_for_all_how_wide_an_encoder_is(tmp_path:
     (line,) = ended.failed
     assert f"provenance differs in 'encoders': dim 6 here, dim 5 in bag '{odd}'. " in line
     assert BagStore(tmp_path / "bags").slide_ids() == sorted({"a", "b", "c"} - {odd})
+    assert not BagStore(tmp_path / "bags").bag_path(odd).exists()
     assert running.marble("verify", tmp_path / "bags").code == 0

@@ -106,6 +106,9 @@ def import_levels(
     ended = _import(jobs, store, work, tell)
     if empty and (again := _most_first(ended)):
         (store / "store.json").unlink()
+        for slide_id, outcome in ended.items():
+            if isinstance(outcome, Done):  # it may be refused now, and nothing of it shall lie there then
+                BagStore(store).bag_path(slide_id).unlink(missing_ok=True)
         tell(f"most slides were made in another way than {again[-1].slide_id}: they go first")
         ended = _import(again, store, work, tell)
     for slide_id, outcome in ended.items():
