@@ -40,7 +40,7 @@ from marble.models.zoo.marble import Marble
 from marble.models.zoo.marble_fast import composing_pays
 
 DIM = 1024
-SIZES = (512, 2048, 8192, 32768)
+SIZES = (256, 512, 2048, 8192, 32768)
 QUICK_SIZES = (128, 256)
 QUICK_MILLION = 2048
 PASSES = ("forward", "forward+backward")
