@@ -223,8 +223,9 @@ RESOURCES = (
     Gate("F1", "A cluster that is open to everybody is refused, and one with a token refuses strangers", 4,
          ("tests/compute/test_cluster.py::test_an_open_cluster_is_refused_before_it_is_started",
           f"{HERE}/test_open_clusters.py::test_open_clusters_are_refused_and_ours_refuses_strangers"),
-         lacks="strangers come by Ray's own protocol: its dashboard is neither installed nor started here. Tried once by "
-               "hand with that of Ray 2.60.0, a job posted without a token was answered with 401, with a wrong one 403"),
+         lacks="strangers come by Ray's own protocol: its dashboard is neither installed nor started here. Tried once "
+               "by hand with that of Ray 2.60.0, a job posted without a token was answered with 401, with a wrong one "
+               "with 403"),
     Gate("F2", "Workers of a cluster that are killed cost nothing: the bytes of an undisturbed run", 30,
          (f"{HERE}/test_cluster_kills.py::test_workers_killed_during_extract_change_nothing",
           f"{HERE}/test_cluster_kills.py::test_workers_killed_during_run_change_nothing",
