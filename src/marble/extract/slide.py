@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -103,7 +104,8 @@ def _said(reason: str, *, path: Path, pseudonym: str | None) -> str:
     """A reason for the record, without the slide's folders: they may be named after patients, as the file may be."""
     if pseudonym is not None:
         return nameless(reason, path, pseudonym)
-    return reason.replace(str(path), path.name).replace(str(path.parent) + "/", "")
+    folder = rf"(?<!\w){re.escape(str(path.parent))}/"  # the end of a word is none: slides in `m/` have `um/px`
+    return re.sub(folder, "", reason.replace(str(path), path.name))
 
 
 class OtherSlideError(InputError):
