@@ -88,6 +88,10 @@ def found_in(sources: Iterable[str | Path], run: RunFolder, options: SlideOption
     """What the sources hold, and the options with the pseudonyms of what goes by one: files, and what is none."""
     given = [Path(source) for source in sources]
     found = [one for source in given for one in _found_at(source, run)]
+    slides = sum(isinstance(one, Path) for one in found)
+    if slides > 1 and options.outlines is not None and options.outlines.is_file():
+        hint = "Give a folder with a SLIDE.geojson for each of them"
+        raise InputError(f"the tissue outlines of one slide, for {slides} slides", where=options.outlines, hint=hint)
     if options.pseudonyms is None:
         return found, options
     typed = {str(source) for source in given}  # where nothing can be used, the source itself is named

@@ -245,6 +245,8 @@ LONELY = [
     (("extract", ".", "--store", "s", "--magnifications", "10", "--worker-gpus", "1"), "--worker-gpus", "--ray"),
     (("predict", ".", ".", "--worker-cpus", "2"), "--worker-cpus", "--ray"),
     (("import", "--level", "10:.", "--store", "s", "--worker-cpus", "2"), "--worker-cpus", "--ray"),
+    (("split", "--check", ".", "--label", "stage"), "--label", "a cohort table"),
+    (("split", "--check", ".", "--scored-by", "slide"), "--scored-by", "a cohort table"),
 ]
 #: flags that say something only without another one
 BESIDE = [

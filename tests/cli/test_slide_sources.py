@@ -76,3 +76,23 @@ def test_what_is_called_like_a_slide_and_is_none_is_said_in_the_same_words(verb:
         f"{folder}/folder.svs: a folder, not a slide. Give the slide's own file",
         f"{folder}/link.svs: a link to a file that is not there. Copy the slide itself",
     ]
+
+
+def test_two_slides_of_one_name_have_previews_and_outlines_of_their_own(tmp_path: Path) -> None:
+    folder, out = tmp_path / "slides", tmp_path / "out"
+    for site in ("one", "other"):
+        write_slide(folder / site / "a.tiff", (512, 384), mpp=0.5, pieces=1)
+    clash = marble(*words("tile", folder, out))
+    assert clash.code == 1
+    assert clash.output.count("slide id 'a' is also that of ") == 2
+    assert not list(out.glob("*"))
+    by_path = *words("tile", folder, out), "--id-from", "path"
+    assert marble(*by_path).code == 0
+    drawn = out / "slides__other__a.geojson"
+    assert sorted(out.glob("*.geojson")) == [out / "slides__one__a.geojson", drawn]
+    drawn.write_text('{"type": "FeatureCollection", "features": []}')  # nothing of it is wanted
+    again = marble(*by_path, "--outlines", out)
+    assert again.code == 1
+    assert "no tile has enough tissue" in again.output
+    assert f"{folder / 'other' / 'a.tiff'}" in again.output
+    assert f"{folder / 'one' / 'a.tiff'}" not in again.output

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from marble.cohorts import Case, Cohort, Split, holdout, kfold, read_splits, write_splits
+from marble.cohorts import Case, Cohort, Split, audit, holdout, kfold, read_splits, write_splits
 from marble.errors import IntegrityError, SplitError
 
 COHORT = Cohort(
@@ -206,3 +206,22 @@ def test_a_foreign_file_in_the_way_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "holdout" / "0.json").write_text("[]")
     with pytest.raises(SplitError, match="not a split file"):
         write_splits(holdout(COHORT, repeats=1), tmp_path)
+
+
+def test_a_name_of_one_patient_and_of_anothers_slide_is_not_guessed(tmp_path: Path) -> None:
+    """Numbered patients with numbered slides: taken for patients, the slides' split is another one without a word."""
+    cohort = Cohort(
+        "numbered", "classification",
+        tuple(Case(str(i), (str((i + 1) % 3), f"{i}b"), "ab"[i % 2]) for i in range(3)), ("a", "b"),
+    )  # fmt: skip
+    split = Split(train=("0",), val=("1",), test=("2",), scheme="holdout", repeat=0)
+    write_splits([split], tmp_path, cohort)
+    assert read_splits(tmp_path / "holdout", cohort) == [split]  # our own says patients
+    bare = tmp_path / "holdout" / "splits_0.csv"
+    said = r"splits_0\.csv, row 2, column 'train': '1' is a patient of the cohort, and also a slide of patient '0'"
+    for read in (read_splits, audit):
+        with pytest.raises(SplitError, match=said):
+            read(bare, cohort)
+    told = tmp_path / "told.csv"
+    told.write_text("case_id,slide_id,split\n0,1,train\n1,2,val\n2,0,test\n")
+    assert parts(told, cohort) == [(split.train, split.val, split.test)]

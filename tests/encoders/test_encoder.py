@@ -80,6 +80,12 @@ def test_half_precision_on_a_cpu_is_refused() -> None:
         load_encoder("colour", precision="float16")
 
 
+def test_what_the_control_has_none_of_cannot_be_given(tmp_path: Path) -> None:
+    for options in ({"weights": tmp_path / "a.safetensors"}, {"expect_sha256": "0" * 64}):
+        with pytest.raises(InputError, match="encoder 'colour' has no weights"):
+            load_encoder("colour", **options)
+
+
 def test_warns_far_from_the_pixel_size_it_was_trained_for() -> None:
     def at(name: str, mpp: float) -> str | None:
         return Encoder(CATALOGUE[name], 1, 1, lambda x: x, None).far_from(mpp)  # type: ignore[arg-type, return-value]

@@ -11,8 +11,10 @@ from typer.testing import CliRunner, Result
 
 from marble import files, preparing
 from marble.cli import assemble
+from marble.errors import InputError
 from marble.extract import ExtractSpec, Machine
 from marble.training.results import sealed
+from marble.training.run_folder import RunFolder
 from tests.viewer.world import SPEC, World, make_world
 
 
@@ -89,6 +91,16 @@ def test_outlines_are_found_by_the_slides_id_as_in_an_extraction(
     spec, machine = ExtractSpec.parse({"pyramid": {"magnifications": [5.0, 20.0]}}), Machine()
     preparing._prepare(job, spec=spec, options=options, machine=machine, chooser=None)
     assert asked == [tmp_path / "S5.geojson"]  # what `marble tile` calls it
+
+
+def test_the_outlines_of_one_slide_are_not_laid_over_others(made: World, tmp_path: Path) -> None:
+    (tmp_path / "S5.geojson").write_text("{}")
+    options = preparing.SlideOptions(outlines=tmp_path / "S5.geojson")
+    run = RunFolder.open(made.run("abmil"))
+    slides = [made.slides / "S4.tiff", made.slides / "S5.tiff"]
+    assert preparing.found_in(slides[1:], run, options)[0] == slides[1:]
+    with pytest.raises(InputError, match=r"S5\.geojson: the tissue outlines of one slide, for 2 slides"):
+        preparing.found_in(slides, run, options)
 
 
 @pytest.mark.parametrize("mode", ["attention", "occlusion", "gradient"])

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from marble.encoders import load_encoder
-from marble.errors import SpecError, UnavailableError
-from marble.extract import ExtractSpec, Machine, Progress, SlideFacts, extract_slide, store_for
+from marble.errors import InputError, SpecError, UnavailableError
+from marble.extract import ExtractSpec, Machine, Progress, SlideFacts, extract_slide, load_encoders, store_for
+from marble.extract.slide import _said
 from marble.files import sha256_file
 from marble.slides.slide import Box, Slide
 from marble.synthetic.slides import write_slide
@@ -272,3 +273,14 @@ def test_tiles_that_lack_pixels_are_counted_and_never_encoded(
             assert (record.status, record.stage) == ("failed", "encode")
             assert f"{sum(missing)} of {total} tiles lack pixels" in str(record.reason)
             assert path.stem not in store_for(tmp_path / "bags", spec)
+
+
+def test_weights_of_an_encoder_that_is_not_asked_are_refused(tmp_path: Path) -> None:
+    machine = Machine(weights={"colours": tmp_path / "a.safetensors"})
+    with pytest.raises(InputError, match="weights of 'colours' were given, but the tiles are encoded by colour"):
+        load_encoders(spec_of(10), machine)
+
+
+def test_a_folder_is_taken_out_of_a_reason_and_nothing_else() -> None:
+    reason = "m/a.svs: the scan has 0.5 um/px, and m/b.svs none"
+    assert _said(reason, path=Path("m/a.svs"), pseudonym=None) == "a.svs: the scan has 0.5 um/px, and b.svs none"

@@ -7,12 +7,15 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from marble.cli.report import case_pictures
 from marble.heatmaps import write
+from marble.synthetic.slides import write_slide
 from tests.cli.running import marble
 from tests.viewer.world import World, make_world
 
@@ -95,3 +98,16 @@ def _case_pictures(page: Path) -> list[np.ndarray]:
     text = page.read_text()
     found = re.findall(r'<article class="case"><img [^>]*src="data:image/png;base64,([^"]+)"', text)
     return [np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")) for data in found]
+
+
+def test_of_two_files_of_one_name_neither_is_shown_as_the_slide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("marble.reports.cases.errors", lambda _: [SimpleNamespace(slide_ids=("S5",), job="0")])
+    monkeypatch.setattr("marble.reports.cases.extremes", lambda _: [])
+    for site in ("one", "other"):
+        write_slide(tmp_path / site / "S5.tiff", (256, 256), mpp=1.0, pieces=1)
+    assert case_pictures(None, tmp_path, None) == {}  # type: ignore[arg-type]
+    assert capsys.readouterr().err.count("slide id 'S5' is also that of ") == 2
+    (tmp_path / "one" / "S5.tiff").unlink()
+    assert list(case_pictures(None, tmp_path, None)) == [("0", "S5")]  # type: ignore[arg-type]

@@ -80,6 +80,10 @@ def never_written(file: Any, outside: Path) -> None:
     file.create_dataset("features", (1000, 100), np.float32, chunks=(10, 100))
 
 
+def half_written(file: Any, outside: Path) -> None:
+    file.create_dataset("features", (4, 3), np.float32, chunks=(1, 3))[:3] = FEATURES[:3]
+
+
 def enormous(file: Any, outside: Path) -> None:
     file.create_dataset("features", (10**9, 1024), np.float32, chunks=(1024, 1024))
 
@@ -152,6 +156,7 @@ CASES: list[tuple[Callable[[Any, Path], None], str]] = [
     (records, "'features' holds records"),
     (strings, "features must be (N, D) floats"),
     (never_written, "'features' was declared but never written"),
+    (half_written, "'features' was not written to its end: 1 of its chunks are missing"),
     (enormous, "'features' declares 4,096,000,000,000 bytes"),
     (gzip_bomb, "'features' declares 40,960,000 bytes in a file of"),
     (strange_filter, "'features' uses HDF5 filter 6"),

@@ -325,3 +325,24 @@ def test_levels_that_make_no_sense(tmp_path: Path, levels: list[str], message: s
         import_levels([level.format(tmp_path) for level in levels], tmp_path / "store")
     with pytest.raises(InputError, match="neither drop nor nearest"):
         ImportSpec(policy="guess")  # type: ignore[arg-type]
+
+
+def test_a_bag_outlives_an_import_that_fails(tmp_path: Path) -> None:
+    made, levels, store = truth(), [f"10:{tmp_path / 'c'}"], BagStore(tmp_path / "store")
+    for slide in ("a", "b"):
+        write_trident(tmp_path / "c" / f"{slide}.h5", made.coarse, made.coarse_xy, 1024, 10)
+    import_levels(levels, store.root)
+    before = {path.name: path.read_bytes() for path in store.root.iterdir() if path.name != "audit.csv"}
+
+    (tmp_path / "c" / "a.h5").write_bytes(b"bad")  # damaged since
+    lines: list[str] = []
+    assert [slide for slide, _ in import_levels(levels, store.root, tell=lines.append).failed] == ["a"]
+    assert lines[0] == "a: failed; the bag that is here already stays"
+    for slide in ("a", "b"):  # features of another encoder, given the same store by mistake
+        write_trident(tmp_path / "other" / f"{slide}.h5", made.coarse[:, :4], made.coarse_xy, 1024, 10)
+    found = import_levels([f"10:{tmp_path / 'other'}"], store.root, ImportSpec(encoder="another"))
+    assert [slide for slide, _ in found.failed] == ["a", "b"]
+    assert {path.name: path.read_bytes() for path in store.root.iterdir() if path.name != "audit.csv"} == before
+    store.bag_path("a").write_bytes(b"cut off")  # of a bag that is not whole nothing is kept
+    import_levels([f"10:{tmp_path / 'other'}"], store.root, ImportSpec(encoder="another"))
+    assert (store.record("a").status, store.record("b").status) == ("failed", "ok")

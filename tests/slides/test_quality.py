@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -15,7 +16,7 @@ from marble.slides.quality import QualitySpec, from_record, measure, outside
 from marble.slides.slide import Box, Slide
 from marble.synthetic.slides import write_slide
 from tests.extract.making import spec_of
-from tests.slides.conftest import Pixels, write_tiff
+from tests.slides.conftest import Pixels, drop_tiles, write_tiff
 
 SIZE = (1536, 1024)
 
@@ -64,6 +65,16 @@ def test_the_preview_counts_what_would_be_left_out(tissue_pixels: Pixels, tmp_pa
     strict = write_preview(path, spec, tmp_path / "b", quality=QualitySpec(min_sharpness=0.1))
     assert sharp.left_out == 0 < strict.left_out < strict.tiles[-1]
     assert sharp.picture.read_bytes() != strict.picture.read_bytes()
+
+
+def test_the_preview_takes_no_tile_without_pixels_for_a_blurred_one(
+    tmp_path: Path, noise: Callable[..., Pixels]
+) -> None:
+    path = write_tiff(tmp_path / "a.tiff", [noise(512, 512)], mpp=1.0, tile=(128, 128))
+    drop_tiles(path, [5, 6])
+    spec, quality = PyramidSpec(magnifications=(10,), tile_px=64, coverage=(0,)), QualitySpec(min_sharpness=0.1)
+    seen = write_preview(path, spec, tmp_path, quality=quality)
+    assert (seen.tiles, seen.left_out) == ((64,), 0)
 
 
 def test_ink_and_folds_are_measured_where_they_are(tissue_pixels: Pixels) -> None:

@@ -166,6 +166,17 @@ class TestFormats:
                 slide.read(Box(400, 400, 400, 200), (100, 50)).pixels, planes[2][100:150, 100:200]
             )
 
+    def test_the_pixel_size_is_that_of_the_slide_not_of_its_macro_picture(self, tmp_path: Path, noise: Noise) -> None:
+        path, planes = tmp_path / "a.ome.tif", [noise(512, 512, 1), noise(256, 256, 2)]
+        with tifffile.TiffWriter(path, ome=True) as tiff:
+            about = {"axes": "YXS", "PhysicalSizeX": 0.25, "PhysicalSizeY": 0.25}
+            tiff.write(planes[0], tile=(128, 128), photometric="rgb", subifds=1, metadata=about)
+            tiff.write(planes[1], tile=(128, 128), photometric="rgb", subfiletype=1)
+            macro = {"axes": "YXS", "PhysicalSizeX": 16.0, "PhysicalSizeY": 16.0}
+            tiff.write(noise(64, 32, 3), photometric="rgb", metadata=macro)
+        with Slide.open(path) as slide:
+            assert (slide.l0_size_px, slide.mpp, slide.mpp_origin) == ((512, 512), 0.25, "OME PhysicalSizeX")
+
     def test_aperio(self, tmp_path: Path, noise: Noise) -> None:
         planes = [noise(1024, 768, 1), noise(256, 192, 2)]
         path = _write_svs(tmp_path / "a.svs", planes, "|AppMag = 40|MPP = 0.2498")
@@ -220,6 +231,26 @@ class TestFormats:
     def test_other_pixels_are_refused(self, tmp_path: Path, pixels: npt.NDArray[Any]) -> None:
         tifffile.imwrite(tmp_path / "a.tif", pixels, metadata=None)
         with pytest.raises(SlideError, match="8-bit RGB"):
+            Slide.open(tmp_path / "a.tif", mpp=0.5)
+
+    @pytest.mark.parametrize(("kind", "expected"), [("unassalpha", 178), ("assocalpha", 229), ("unspecified", 100)])
+    def test_transparent_tiff_is_laid_on_white(self, tmp_path: Path, kind: Any, expected: int) -> None:
+        pixels = np.full((40, 30, 4), 100, np.uint8)  # 100 * 126 / 255 + 129 = 178.4; 100 + 129 = 229
+        pixels[..., 3] = 126
+        pixels[0, :, :3], pixels[0, :, 3] = 0, 0
+        tifffile.imwrite(
+            tmp_path / "a.tif", pixels, photometric="rgb", extrasamples=[kind], rowsperstrip=16, metadata=None
+        )
+        with Slide.open(tmp_path / "a.tif", mpp=1.0) as slide:
+            found = slide.thumbnail(100)
+        assert found[1:].min() == found[1:].max() == expected
+        assert found[0].min() == (0 if kind == "unspecified" else 255)
+
+    @pytest.mark.parametrize(("photometric", "channels"), [("separated", 4), ("cielab", 3), ("ycbcr", 3)])
+    def test_other_colours_are_not_shown_as_rgb(self, tmp_path: Path, photometric: Any, channels: int) -> None:
+        pixels = np.full((64, 64, channels), 90, np.uint8)
+        tifffile.imwrite(tmp_path / "a.tif", pixels, photometric=photometric, rowsperstrip=16, metadata=None)
+        with pytest.raises(SlideError, match=f"its colours are stored as {photometric.upper()}, not as RGB"):
             Slide.open(tmp_path / "a.tif", mpp=0.5)
 
     @pytest.mark.parametrize("content", [b"", b"not a slide at all", bytes(4096)])

@@ -146,3 +146,8 @@ def test_which_part_of_a_run_a_slide_was_in(world: World) -> None:
     for run in registry.runs.values():
         parts = [run.part_of(registry.slides[key_of("slide", f"S{n}")]) for n in range(6)]
         assert parts == ["train", "train", "val", "val", "test", "test"]
+
+
+def test_a_store_within_the_folder_of_runs_is_looked_at_once(world: World) -> None:
+    registry = build_registry(world.root, world.slides, world.store.root)
+    assert {len(slide.bags) for slide in registry.slides.values()} == {1}

@@ -22,7 +22,7 @@ from marble.bags.bag_file import bag_bytes, counts_of, read_bag
 from marble.bags.provenance import Provenance
 from marble.bags.record import RECORD_FORMAT, BagRecord, file_stem, read_record, read_sealed
 from marble.compute import locks
-from marble.errors import BagError, InputError, IntegrityError
+from marble.errors import BagError, InputError, IntegrityError, MarbleError
 
 # What was hashed and checked in this process already: path -> (size, mtime_ns, inode, sha256).
 _verified: dict[Path, tuple[int, int, int, str]] = {}
@@ -130,6 +130,17 @@ class BagStore:
                 where=path,
                 hint="Extract or copy the slide again",
             )
+
+    def holds(self, slide_id: str) -> bool:
+        """Whether a whole bag of the slide is here; it stays, whatever a later attempt meets."""
+        try:
+            record = self.record(slide_id)
+            if record.status != "ok":
+                return False
+            self.check_hash(record)
+        except (MarbleError, OSError):
+            return False  # a damaged bag, or record, is made again
+        return True
 
     def has_record(self, slide_id: str) -> bool:
         """Whether the slide was worked on, however that ended."""

@@ -12,9 +12,9 @@ from marble.cli import paths, terminal
 from marble.cli import slide_options as slides
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.cli.companions import workers_go_with_ray
-from marble.cli.pseudonym_options import Pseudonyms, unnamed_sources, written
+from marble.cli.pseudonym_options import Pseudonyms, one_kind_of_ids, unnamed_sources, written
 from marble.errors import InputError
-from marble.identifiers import IdFrom, printable
+from marble.identifiers import printable
 from marble.storage import PLACE, location, named
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def extract(
     mpp_csv: slides.MppCsv = None,
     manifest: Annotated[Path | None, typer.Option(help="sha256 list; a slide that differs is refused.")] = None,
     outlines: slides.Outlines = None,
-    id_from: Annotated[IdFrom, typer.Option(help="Slide ids: the file's stem, or its path below SOURCES.")] = "stem",
+    id_from: slides.IdsFrom = "stem",
     pseudonyms: Pseudonyms = None,
     replace: Annotated[bool, typer.Option(help="Replace bags of other slides that have the same id.")] = False,
     hash_source: Annotated[bool, typer.Option("--hash", help="Put each slide's SHA-256 into its record.")] = False,
@@ -79,8 +79,7 @@ def extract(
     workers_go_with_ray(ray, worker_cpus, worker_gpus)
     paths.output_folder(store, "--store")
     written(pseudonyms)
-    if private and id_from != "stem":
-        raise InputError("--pseudonyms gives slides other ids than --id-from", hint="Leave one of them out")
+    one_kind_of_ids(pseudonyms, id_from)
     _existing((mpp_csv, manifest), outlines, route)
     if route is None and budget is not None:
         raise InputError("--budget is a share of what --route chooses from", hint="Give --route RUN too")

@@ -11,6 +11,7 @@ import typer
 
 from marble.cli import paths
 from marble.errors import InputError
+from marble.identifiers import IdFrom
 
 Pseudonyms = Annotated[
     Path | None,
@@ -28,6 +29,12 @@ def read(table: Path | None) -> None:
     """The table of a verb that only looks into it."""
     if table is not None:
         paths.existing_file(table, "table of pseudonyms")
+
+
+def one_kind_of_ids(table: Path | None, id_from: IdFrom) -> None:
+    """Pseudonyms are ids of their own."""
+    if table is not None and id_from != "stem":
+        raise InputError("--pseudonyms gives slides other ids than --id-from", hint="Leave one of them out")
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
     """
     from marble.errors import MarbleError
     from marble.experiment.stores import find_store
-    from marble.extract.source import find_slides
+    from marble.extract.source import find_slides, name_clashes
     from marble.heatmaps.overlay import png_bytes
     from marble.heatmaps.write import small_heatmap
     from marble.identifiers import slide_id_of
@@ -93,7 +93,11 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
     from marble.slides.readers.elsewhere import reading_elsewhere
     from marble.slides.slide import Slide
 
-    files = {} if slides is None else {slide_id_of(path): path for path in find_slides([slides])}
+    found = [] if slides is None else find_slides([slides])
+    clashes = name_clashes(found)  # one would be shown for the other
+    files = {slide_id_of(path): path for path in found if path not in clashes}
+    for path, reason in clashes.items():
+        typer.echo(f"no picture of {path}: {reason}", err=True)
     bags = None if store is None else find_store(store)
     predictors: dict[Path, Predictor] = {}
     made = {}

@@ -14,6 +14,7 @@ import typer
 
 from marble.cli import terminal
 from marble.cli.settings import from_file, key_values, merged
+from marble.identifiers import IdFrom
 
 if TYPE_CHECKING:
     from marble.extract import ExtractSpec
@@ -37,6 +38,7 @@ MaxPen = Annotated[float | None, typer.Option(help="Most of a tile that may be i
 MaxEdge = Annotated[float | None, typer.Option(help="Most of a tile outside the picture (1 = any).", min=0, max=1)]
 MppCsv = Annotated[Path | None, typer.Option(help="Table wsi,mpp of pixel sizes that replace the files'.")]
 Outlines = Annotated[Path | None, typer.Option(help="Folder of SLIDE.geojson tissue outlines to use instead.")]
+IdsFrom = Annotated[IdFrom, typer.Option("--id-from", help="Slide ids: the file's stem, or its path below SOURCES.")]
 
 # of the verbs that prepare a slide for a run
 Weights = Annotated[list[str] | None, typer.Option(help="ENCODER=FILE: local weights (safetensors).")]

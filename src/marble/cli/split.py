@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from marble.cli import paths
-from marble.cli.companions import goes_without
+from marble.cli.companions import goes_with, goes_without
 from marble.cli.pseudonym_options import read
 
 if TYPE_CHECKING:
@@ -87,6 +87,12 @@ def split(
     if check is not None:
         making = {"--out": out is not None, "--scheme": scheme is not None, "--repeats": repeats is not None}
         goes_without("--check", making | {"--folds": folds is not None, "--seed": seed != 0, "--by-site": by_site})
+        if cohort is None:
+            _refuse_unread(
+                task=task, case=case, slide=slide, pseudonyms=pseudonyms, site=site, label=label, target=target,
+                time=time, event=event, event_coding=event_coding, slide_table=slide_table, classes=classes,
+                scored_by=None if scored_by == "case" else scored_by, keep_as_class=keep_as_class, drop=drop,
+            )  # fmt: skip
     _existing(check, store)
     if out is not None:
         paths.output_folder(out)
@@ -123,6 +129,11 @@ def split(
     typer.echo(f"first split: {site_report(found, splits[0]).line()}")
     for path in write_splits(splits, out, found):
         typer.echo(f"wrote {path}")
+
+
+def _refuse_unread(**choices: object) -> None:
+    """What is said about a cohort table is refused where none is given."""
+    goes_with("a cohort table", {f"--{name.replace('_', '-')}": bool(value) for name, value in choices.items()})
 
 
 def _existing(check: Path | None, store: Path | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from marble.cohorts.cohort import Cohort
-from marble.cohorts.split_files import Member, SplitFile, load_split_files, patient_of
+from marble.cohorts.split_files import Member, SplitFile, load_split_files, patient_of, refuse_two_meanings
 from marble.cohorts.splits import PARTS, Split
 from marble.identifiers import slide_id_of, spelling_key, tcga_patient, tcga_site
 from marble.targets import SurvivalTime
@@ -125,6 +125,8 @@ def _audit_one(
     alike: Sequence[tuple[str, str]],
 ) -> SplitAudit:
     resolve = _Patients(cohort)
+    if cohort is not None:
+        refuse_two_meanings(split, cohort)
     by_part = {part: {resolve(member.stands_for) for member in split.members[part]} for part in PARTS}
     findings = [
         *_shared_patients(by_part),

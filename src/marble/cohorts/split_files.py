@@ -128,9 +128,22 @@ def patient_of(name: str, cohort: Cohort | None) -> str:
     return tcga_patient(plain) or plain
 
 
+def refuse_two_meanings(file: SplitFile, cohort: Cohort) -> None:
+    """A bare name that is one patient's id and the slide of another would be taken for either without a word."""
+    for part, member in file.all():
+        name = slide_id_of(member.name)
+        owner = cohort.case_of(name).case_id if member.patient is None and cohort.has_slide(name) else name
+        if owner != name and name in cohort:
+            what = f"'{name}' is a patient of the cohort, and also a slide of patient '{owner}'"
+            hint = "Give a table with a patient, a slide and a split column, which says whose slide it is"
+            raise SplitError(what, where=_place(file, member, part), hint=hint)
+
+
 def _by_patient(file: SplitFile, cohort: Cohort | None, drop_unknown: bool) -> Split:
     homes: dict[str, tuple[str, str]] = {}  # spelling -> (patient, part)
     parts: dict[str, list[str]] = {part: [] for part in PARTS}
+    if cohort is not None:
+        refuse_two_meanings(file, cohort)
     for part, member in file.all():
         patient = patient_of(member.stands_for, cohort)
         if cohort is not None and drop_unknown and patient not in cohort:

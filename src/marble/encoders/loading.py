@@ -70,6 +70,10 @@ def load_encoder(
         )
     given = None if weights is None else Path(weights)
     if row.family == "colour":
+        if given is not None or expect_sha256 is not None:
+            raise InputError("encoder 'colour' has no weights", where="weights", hint="Leave them out")
+        if precision != "float32":
+            raise InputError("encoder 'colour' runs in float32 only", where="precision")
         return Encoder(row, DIM, row.input_px or 0, colour_statistics, None, backend="numpy")
     if row.family == "lite0":
         return _load_lite0(row, given, place, precision, backend, expect_sha256)

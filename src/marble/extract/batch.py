@@ -19,9 +19,8 @@ from marble.errors import InputError, MarbleError
 from marble.extract.choosing import Chooser
 from marble.extract.extraction import Progress
 from marble.extract.slide import OtherSlideError, extract_slide, known_record, source_in, store_for
-from marble.extract.source import SlideFacts, ids_of, name_clashes, read_manifest, size_of, unusable_names
+from marble.extract.source import SlideFacts, drawn_for, ids_of, name_clashes, read_manifest, size_of, unusable_names
 from marble.extract.spec import ExtractSpec, Machine, forget_encoders, load_encoders
-from marble.identifiers import slide_id_of
 from marble.pseudonyms import nameless
 from marble.slides.mpp import mpp_of, read_mpp_csv
 
@@ -210,12 +209,10 @@ def _run(
 def _job(
     path: Path, slide_id: str, facts: BatchFacts, sizes: Mapping[str, float], hashes: Mapping[str, str] | None
 ) -> Job:
-    named = slide_id_of(path) if facts.private else slide_id  # who drew them knew the file
-    drawn = None if facts.outlines is None else Path(facts.outlines) / f"{named}.geojson"
     about = SlideFacts(
         slide_id,
         mpp_of(path, sizes),
-        drawn if drawn is not None and drawn.is_file() else None,
+        drawn_for(facts.outlines, path, slide_id, private=facts.private),
         None if hashes is None else hashes[path.name],
         facts.hash_source,
         facts.private,

@@ -42,19 +42,19 @@ def write_preview(
     tissue_spec: TissueSpec | None = None,
     quality: QualitySpec | None = None,
     mpp: float | None = None,
-    outlines: str | Path | None = None,
+    outlines: Path | None = None,
     slide_id: str | None = None,
     desk: ReadingDesk | None = None,
 ) -> Preview:
     """Write `out/<slide>.png` and `out/<slide>.geojson`; the outlines can be edited in QuPath and given back.
 
+    Tissue is taken from the file of `outlines`, if there is one.
     The slide is called by its `slide_id`, or by its file if that is not given.
     With a `desk` the slide is read in that process, and a decoder that crashes or hangs is an error like any other.
     """
     tissue_spec = tissue_spec or TissueSpec()
     with Slide.open(path, mpp=mpp, desk=desk) as slide:
-        drawn = None if outlines is None else Path(outlines) / f"{slide.name}.geojson"
-        tissue = tissue_for(slide, tissue_spec, drawn if drawn is not None and drawn.exists() else None)
+        tissue = tissue_for(slide, tissue_spec, outlines)
         pyramid = lay(slide.l0_size_px, slide.mpp, tissue, spec, name=Path(path).name)
         rejected = None if quality is None or not quality.is_on else rejected_boxes(slide, pyramid, quality)
         picture = draw_preview(slide, tissue, pyramid, rejected=rejected)
@@ -69,14 +69,18 @@ def write_preview(
 
 
 def rejected_boxes(slide: Slide, pyramid: Pyramid, quality: QualitySpec) -> npt.NDArray[np.int64]:
-    """(n, 4) the finest tiles that are not good enough to look at, in level-0 pixels. Every one of them is read."""
+    """(n, 4) the finest tiles that are not good enough to look at, in level-0 pixels. All are read; one that lacks
+    pixels has no looks to be left out for.
+    """
     finest = pyramid.depth - 1
     boxes = pyramid.boxes(finest)
     looks = np.zeros((len(boxes), 4), np.float32)
     looks[:, 3] = outside(boxes, slide.l0_size_px)
+    seen = np.zeros(len(boxes), np.bool_)
     look = partial(measure, mpp=pyramid.mpps[finest])
     for block in blocks(slide, pyramid, finest):
         side = pyramid.tile_px
         cut = read_block(slide, block, side, side, lambda tile: tile, allow_upsample=pyramid.upsampled, look=look)
         looks[cut.tiles, :3] = cut.looks
-    return np.asarray(boxes[~quality.keeps(looks)])
+        seen[cut.tiles] = True
+    return np.asarray(boxes[seen & ~quality.keeps(looks)])

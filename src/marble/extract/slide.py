@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -64,7 +65,7 @@ def extract_slide(
     try:
         source = Source.of(path, facts)
     except MarbleError as error:
-        if _kept(store, slide_id):
+        if store.holds(slide_id):
             return BagRecord(slide_id=slide_id, status="failed", stage="verify", reason=said(describe(error)))
         return store.note(slide_id, "failed", "verify", said(describe(error)))
     if (done := _done(store, slide_id, source, path)) is not None:
@@ -94,7 +95,7 @@ def extract_slide(
         except NothingToExtract as reason:
             return store.note(slide_id, "excluded", work.stage, said(str(reason)), source=source.record())
         except Exception as error:  # whatever a slide does, it ends in its own record
-            if _kept(store, slide_id):
+            if store.holds(slide_id):
                 return BagRecord(slide_id=slide_id, status="failed", stage=work.stage, reason=said(describe(error)))
             return store.note(slide_id, "failed", work.stage, said(describe(error)), source=source.record())
 
@@ -103,7 +104,8 @@ def _said(reason: str, *, path: Path, pseudonym: str | None) -> str:
     """A reason for the record, without the slide's folders: they may be named after patients, as the file may be."""
     if pseudonym is not None:
         return nameless(reason, path, pseudonym)
-    return reason.replace(str(path), path.name).replace(str(path.parent) + "/", "")
+    folder = rf"(?<!\w){re.escape(str(path.parent))}/"  # the end of a word is none: slides in `m/` have `um/px`
+    return re.sub(folder, "", reason.replace(str(path), path.name))
 
 
 class OtherSlideError(InputError):
@@ -116,12 +118,6 @@ def known_record(store: BagStore, slide_id: str) -> BagRecord | None:
         return store.record(slide_id) if store.has_record(slide_id) else None
     except (MarbleError, OSError):
         return None  # a damaged record is made again
-
-
-def _kept(store: BagStore, slide_id: str) -> bool:
-    """Whether a whole bag is there already: it stays, whatever a later attempt meets."""
-    known = known_record(store, slide_id)
-    return known is not None and known.status == "ok" and _whole(store, known)
 
 
 def _whole(store: BagStore, record: BagRecord) -> bool:

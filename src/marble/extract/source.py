@@ -95,6 +95,12 @@ def name_clashes(paths: Sequence[Path], ids: Mapping[Path, str] | None = None) -
     }
 
 
+def drawn_for(folder: str | Path | None, path: Path, slide_id: str, *, private: bool = False) -> Path | None:
+    """The tissue outlines of a slide, if the folder holds some. Who drew them knew a private slide by its file."""
+    drawn = None if folder is None else Path(folder) / f"{slide_id_of(path) if private else slide_id}.geojson"
+    return drawn if drawn is not None and drawn.is_file() else None
+
+
 def unusable_names(ids: Mapping[Path, str]) -> dict[Path, str]:
     """Paths whose name cannot be an id, each with the reason."""
     refused = {}

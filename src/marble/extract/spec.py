@@ -13,7 +13,7 @@ from marble.bags.provenance import Sha256
 from marble.compute.executor import Executor, cores_here
 from marble.compute.limits import GIB, Limits
 from marble.encoders import Encoder, encoder_row, load_encoder
-from marble.errors import MarbleError
+from marble.errors import InputError, MarbleError
 from marble.slides.lattice import PyramidSpec
 from marble.slides.quality import QualitySpec
 from marble.slides.tissue import TissueSpec
@@ -93,6 +93,9 @@ SLIDE_LIMITS = Limits(memory_bytes=4 * GIB, stall_s=900, items=64)
 
 def load_encoders(spec: ExtractSpec, machine: Machine) -> list[Encoder]:
     """The encoder of each level; each is loaded once per process."""
+    if strangers := sorted(set(machine.weights) - set(spec.encoders)):
+        what = f"weights of '{strangers[0]}' were given, but the tiles are encoded by {', '.join(spec.encoders)}"
+        raise InputError(what, where="weights", hint="Name the encoder they are of, or leave them out")
     return [
         _loaded(
             name,

@@ -167,6 +167,13 @@ class ForeignFile:
             raise _refused(self.path, name, f"has chunks of {chunk:,} bytes; the limit is {MAX_CHUNK_BYTES:,}")
         if declared and not dataset.id.get_storage_size():
             raise _refused(self.path, name, "was declared but never written")
+        if dataset.chunks and (lacking := _chunks_of(dataset) - dataset.id.get_num_chunks()) > 0:  # read as zeros
+            raise _refused(self.path, name, f"was not written to its end: {lacking:,} of its chunks are missing")
+
+
+def _chunks_of(dataset: Any) -> int:
+    """How many chunks a chunked dataset has if all of it was written."""
+    return prod(-(-side // step) for side, step in zip(dataset.shape, dataset.chunks, strict=True))
 
 
 @contextmanager

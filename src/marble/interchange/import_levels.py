@@ -124,7 +124,8 @@ def import_levels(
 
 
 def _import(jobs: Sequence[SlideJob], store: Path, executor: Executor, tell: Callable[[str], None]) -> dict[str, Ended]:
-    """How every slide ended, by its id; one that failed has a record that says so."""
+    """How every slide ended, by its id; one that failed and has no bag yet gets a record that says so."""
+    bags = BagStore(store)
     ended: dict[str, Ended] = {}
     for outcome in executor.map(import_slide, jobs):
         slide_id = outcome.item.slide_id
@@ -132,8 +133,10 @@ def _import(jobs: Sequence[SlideJob], store: Path, executor: Executor, tell: Cal
         if isinstance(outcome, Done):
             places = "" if all(row.places for row in outcome.result) else " without places (no coordinates)"
             tell(f"{slide_id}: {' + '.join(str(row.kept) for row in outcome.result)} tiles{places}")
+        elif bags.holds(slide_id):
+            tell(f"{slide_id}: failed; the bag that is here already stays")
         else:
-            BagStore(store).note(slide_id, "failed", "import", outcome.reason)
+            bags.note(slide_id, "failed", "import", outcome.reason)
             tell(f"{slide_id}: failed")
     return ended
 

@@ -200,7 +200,8 @@ def build_registry(
     for given in (source, slides, store):
         if given is not None and not given.exists():
             raise InputError("no such folder", where=given)
-    stores = [BagStore(path.parent) for root in (source, store) if root for path in sorted(root.rglob("store.json"))]
+    held = [path.parent for root in (source, store) if root for path in sorted(root.rglob("store.json"))]
+    stores = [BagStore(one) for one in {one.resolve(): one for one in held}.values()]  # one may lie within the other
     folders = find_runs(source)
     if not stores and not folders:
         raise InputError(

@@ -19,7 +19,7 @@ from marble.slides.mpp import PixelSizeClues, tiff_resolution
 from marble.slides.readers.codestream import jpeg2000_is_whole, jpeg2000_size, jpeg_size
 from marble.slides.readers.jpeg import Whole, judge
 from marble.slides.readers.openslide import openslide_vendor
-from marble.slides.readers.planes import Mask, Pixels
+from marble.slides.readers.planes import WHITE, Mask, Pixels
 from marble.slides.readers.preflight import TiffClaims
 from marble.slides.readers.segments import SegmentGrid, Segments
 
@@ -27,7 +27,11 @@ from marble.slides.readers.segments import SegmentGrid, Segments
 _BOUNDED = frozenset({1, 5, 8, 32946, 32773, 50000})
 _SIZE_OF = {7: jpeg_size, 33003: jpeg2000_size, 33005: jpeg2000_size, 34712: jpeg2000_size}
 _JPEG = 7
+_RGB, _YCBCR = 2, 6  # as TIFF numbers kinds of colour
+_PREMULTIPLIED, _ALPHA = 1, 2  # ... and what a fourth sample may mean
+_OPAQUE = 255
 _UM_PER_UNIT = {"µm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4}
+_PIXELS = re.compile(r"<(?:\w+:)?Pixels\b[^<>]*>")  # of the first image; others (label, macro) have sizes of their own
 _PHYSICAL_SIZE = re.compile(r'PhysicalSize([XY])(Unit)?="([^"<>&]{1,32})"')
 
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # its complaints about damage come back as our own errors
@@ -69,6 +73,14 @@ class TiffPlanes:
                 where=self._path,
                 hint="Only brightfield slides are supported; export as 8-bit RGB",
             )
+        # Of JPEG alone the codec turns YCbCr into RGB; any other kind would be shown as if it were RGB.
+        colours, codec = int(page.photometric), int(page.compression)
+        if colours != _RGB and (colours, codec) != (_YCBCR, _JPEG):
+            raise SlideError(
+                f"its colours are stored as {getattr(page.photometric, 'name', colours)}, not as RGB",
+                where=self._path,
+                hint="Export it as 8-bit RGB",
+            )
 
     def _require_known_codec(self, page: Any) -> None:
         codec = int(page.compression)
@@ -90,6 +102,7 @@ def _grid(page: Any) -> SegmentGrid:
 
 def _decoder(page: Any, across: int, down: int) -> Callable[[bytes, int], Pixels | None]:
     codec = int(page.compression)
+    transparency = int(page.extrasamples[0]) if page.samplesperpixel == 4 and page.extrasamples else 0
 
     def fits(stored: bytes) -> bool:
         """Whether a compressed tile or strip claims no more pixels than it may have."""
@@ -103,11 +116,21 @@ def _decoder(page: Any, across: int, down: int) -> Callable[[bytes, int], Pixels
             return None
         try:
             data, _, shape = page.decode(stored, index, jpegtables=page.jpegtables)
-            return np.ascontiguousarray(data[0, : shape[1], : shape[2], :3])
+            return _on_white(data[0, : shape[1], : shape[2]], transparency)
         except Exception:  # a codec's own errors: the tile is marked missing, and counted by whoever reads
             return None
 
     return decode
+
+
+def _on_white(samples: Pixels, transparency: int) -> Pixels:
+    """(h, w, 3) colours of (h, w, 3 or 4) samples; what is transparent is white, as in any other picture."""
+    colours = samples[..., :3]
+    if transparency not in (_PREMULTIPLIED, _ALPHA) or int(samples[..., 3].min()) == _OPAQUE:
+        return np.ascontiguousarray(colours)
+    share = samples[..., 3:].astype(np.float32) / _OPAQUE  # (h, w, 1)
+    shown = colours if transparency == _PREMULTIPLIED else colours * share
+    return np.asarray(np.clip(np.rint(shown + WHITE * (1 - share)), 0, WHITE), np.uint8)
 
 
 def _is_whole(codec: int, stored: bytes, tables: bytes | None) -> bool:
@@ -120,7 +143,9 @@ def _is_whole(codec: int, stored: bytes, tables: bytes | None) -> bool:
 def _clues(page: Any) -> PixelSizeClues:
     fields: list[tuple[str, str, str]] = []
     # Searched as text on purpose: an XML parser can be made to expand entities without end.
-    found = {axis + unit: value for axis, unit, value in _PHYSICAL_SIZE.findall(page.description[: 1 << 20])}
+    first = _PIXELS.search(page.description[: 1 << 20])
+    sizes = _PHYSICAL_SIZE.findall(first[0]) if first is not None else ()
+    found = {axis + unit: value for axis, unit, value in sizes}
     if "X" in found and "Y" in found:
         x, y = (_in_um(found[axis], found.get(axis + "Unit", "µm")) for axis in "XY")
         fields.append(("OME PhysicalSizeX", x, y))
