@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.models import BagModel, Output, build
+from marble.models.zoo.clam import CLAMSB
 from marble.synthetic.bags import BagRecipe, make_burden_bag
-from marble.training import loop
+from marble.training import evaluate, loop
+from marble.training.checkpoint import newest, prune, save_checkpoint
 from marble.training.fit import fit
 from marble.training.loop import TrainingLoop
 from marble.training.optim import Optimizer
@@ -122,3 +125,49 @@ def test_large_slides_of_a_group_take_the_memory_of_one(
     twice, often = trained(tmp_path / "again")
     assert twice == once
     assert often > seldom
+
+
+def test_nothing_as_large_as_a_bag_is_kept_of_a_slide_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole cohorts are primed and predicted: of a slide only its logits stay when the next one is read."""
+    job = plan(tmp_path, "survival", '[{ name = "clam-sb" }]', patients=16)[0].job
+    task = job.bound_task.build()
+    model = build(job.model, job.dim, task.outputs, **job.options)
+    kept: list[int] = []
+    large: list[weakref.ref[Any]] = []
+
+    def note(thing: Any) -> None:
+        kept.append(sum(one() is not None for one in large))
+        large.append(weakref.ref(thing))
+
+    def watched_forward(self: CLAMSB, bag: Bag, original: Any = CLAMSB.forward) -> Output:
+        out: Output = original(self, bag)
+        note(out.hidden["tokens"])
+        return out
+
+    def watched_infer(*args: Any, original: Any = evaluate.infer) -> Any:
+        said = original(*args)
+        note(said)
+        return said
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CLAMSB, "forward", watched_forward)
+        TrainingLoop(job, tmp_path / "unused", task, model, None)._prime()
+    primed = len(kept)
+    monkeypatch.setattr(evaluate, "infer", watched_infer)
+    evaluate.predict_cases(model, BagStore(job.store), job.train, task, 1)
+    assert len(kept) == 2 * primed > 10
+    assert max(kept[:primed]) <= 1  # the last one, until its name is taken
+    large.clear()
+    assert max(kept[primed:]) <= 2
+
+
+def test_checkpoints_beyond_four_digits_are_found_and_pruned(tmp_path: Path) -> None:
+    for epoch in (9998, 9999, 10000, 10001):
+        save_checkpoint(tmp_path, epoch, {}, {})
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.epoch == 10001
+    prune(tmp_path, best=9998)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-10000", "epoch-10001", "epoch-9998"]

@@ -15,7 +15,7 @@ from marble.bags.tensors import map_file, to_bytes
 from marble.errors import IntegrityError, MarbleError
 from marble.specs import canonical_json
 
-_NAME = re.compile(r"epoch-(\d{4})$")
+_NAME = re.compile(r"epoch-(\d{4,})$")  # four digits, and more from epoch 10000 on
 KEEP = 2
 
 

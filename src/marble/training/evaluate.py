@@ -35,12 +35,15 @@ def predict_cases(
 ) -> list[CasePrediction]:
     """One prediction per case, in the order given. Targets are carried along, not looked at."""
     slides = [slide for case in cases for slide in case.slides]
-    found = {slide: infer(model, bag, orders) for slide, bag in prefetch(store.load, slides)}
+    logits_of: dict[str, Tensor] = {}  # these and the spreads alone are kept: the rest is as large as the bags
+    spread_of: dict[str, float] = {}
+    for slide, bag in prefetch(store.load, slides):
+        said = infer(model, bag, orders)
+        logits_of[slide], spread_of[slide] = said.logits, said.order_sd
     rows = []
     for case in cases:
-        mine = [found[slide] for slide in case.slides]
-        logits = torch.stack([one.logits for one in mine]).mean(dim=0)
-        rows.append(CasePrediction(case, logits, task.readout(logits), max(one.order_sd for one in mine)))
+        logits = torch.stack([logits_of[slide] for slide in case.slides]).mean(dim=0)
+        rows.append(CasePrediction(case, logits, task.readout(logits), max(spread_of[slide] for slide in case.slides)))
     return rows
 
 

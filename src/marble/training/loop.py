@@ -261,14 +261,17 @@ class TrainingLoop:
         if not self.criterion.needs_priming:
             return
         self.model.eval()
+        main: dict[str, Tensor] = {}
+        sides: dict[str, dict[str, Tensor]] = {}
         with torch.no_grad():
-            outs = {slide: self.model(bag) for slide, bag in prefetch(self._placed, self.slides)}
-        streams = {side.name for out in outs.values() for side in out.side}
-        for slide, out in outs.items():
-            self.criterion.prime(slide, out.logits)
-            said = {side.name: side.logits for side in out.side}
+            for slide, bag in prefetch(self._placed, self.slides):
+                out = self.model(bag)  # of which only the logits are kept: the rest is as large as the bag
+                main[slide], sides[slide] = out.logits, {side.name: side.logits for side in out.side}
+        streams = {name for said in sides.values() for name in said}
+        for slide, logits in main.items():
+            self.criterion.prime(slide, logits)
             for name in streams:  # a bag too small for a stream of its own (DTFD) stands in with its main prediction
-                self.criterion.prime(slide, said.get(name, out.logits), name)
+                self.criterion.prime(slide, sides[slide].get(name, logits), name)
 
     # ---- validation and choice ---------------------------------------------------------------------------------
 
