@@ -113,3 +113,21 @@ def test_the_calibration_error_is_that_of_a_loop_over_bins() -> None:
                 right = sum(int(p[i].argmax() == truth[i]) for i in inside) / len(inside)
                 total += len(inside) / n * abs(confidence - right)
         assert expected_calibration_error(truth, p) == pytest.approx(total, abs=1e-12)
+
+
+def test_slides_of_one_patient_are_left_out_together() -> None:
+    """Six patients of four slides that say nearly the same: by slide, a temperature would be tried on its patients."""
+    scores, truth = (np.repeat(each, 4, axis=0) for each in _cases(5, 6, 2, 6.0))
+    scores = scores + 0.01 * np.random.default_rng(0).normal(size=scores.shape)
+    patients = [f"p{i // 4}" for i in range(24)]
+    held_out = []
+    for case, name in enumerate(patients):
+        others = np.array([other != name for other in patients])
+        fitted = fit_temperature(scores[others], truth[others])
+        held_out.append(_nll(scores[[case]], truth[[case]], 1.0 if isinstance(fitted, Undefined) else fitted))
+    record = calibrate_temperature(scores, truth, patients)
+    assert record["nll"]["held_out"] == pytest.approx(float(np.mean(held_out)), abs=1e-9)
+    assert record["nll"]["held_out"] != pytest.approx(calibrate_temperature(scores, truth)["nll"]["held_out"], abs=1e-3)
+    assert calibrate_temperature(scores, truth, [str(i) for i in range(24)]) == calibrate_temperature(scores, truth)
+    asked = Answered(["ab"[label] for label in truth], scores, patients)
+    assert Classification(("a", "b")).calibrate({"val": asked})["nll"] == record["nll"]

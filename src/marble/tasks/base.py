@@ -51,10 +51,14 @@ class Decision:
 
 @dataclass(frozen=True, eq=False)
 class Answered:
-    """Cases of one part with their targets, and a model's logits (n, outputs) for them."""
+    """Cases of one part with their targets, and a model's logits (n, outputs) for them.
+
+    Where slides are scored several cases may be of one patient; without `patients` each is of its own.
+    """
 
     targets: Sequence[Target]
     logits: Floats
+    patients: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,9 +56,9 @@ class Calling:
     def positive_class(self) -> str:
         return self.classes[self.positive_index]
 
-    def calibrate(self, answers: Floats, truth: Ints) -> dict[str, Any]:
+    def calibrate(self, answers: Floats, truth: Ints, patients: Sequence[str] | None = None) -> dict[str, Any]:
         """The temperature and, if one is wanted, the threshold: from scores (n, K) of validation cases."""
-        found: dict[str, Any] = {"decision": self.rule, **calibrate_temperature(answers, truth)}
+        found: dict[str, Any] = {"decision": self.rule, **calibrate_temperature(answers, truth, patients)}
         if self.rule == "argmax":
             return found
         p = torch.softmax(torch.from_numpy(answers / found["temperature"]), dim=1).numpy()  # as readouts are made

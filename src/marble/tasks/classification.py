@@ -161,7 +161,7 @@ class Classification(Task):
         answered = parts["val"]
         truth = self._truth(answered.targets)
         answers = self._answers(torch.from_numpy(answered.logits)).numpy()
-        return self.calling.calibrate(answers, truth)
+        return self.calling.calibrate(answers, truth, answered.patients)
 
     def called(self, readouts: Mapping[str, ArrayLike], calibration: Calibration) -> Ints:
         return self.calling.called(self._probabilities(readouts), calibration)

@@ -10,6 +10,7 @@ says anything about the next case, so then there is none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,12 @@ def mean_nll(scores: Floats, truth: Ints, temperature: float | Floats = 1.0) -> 
     return float(-log_softmax(scores / shares[:, None], axis=1)[np.arange(len(truth)), truth].mean())
 
 
-def calibrate_temperature(scores: Floats, truth: Ints) -> dict[str, Any]:
+def calibrate_temperature(scores: Floats, truth: Ints, patients: Sequence[str] | None = None) -> dict[str, Any]:
     """The temperature of validation cases, what it does for them, and whether it is used.
 
     Fitted and scored on the same cases it could only help. So it is used where it also helps cases it was not fitted
-    on: in up to 20 folds, each scored with the temperature of all others (1 where they have none).
+    on: in up to 20 folds, each scored with the temperature of all others (1 where they have none). Cases of one of the
+    `patients` (n,) share a fold; without these every case is a patient of its own.
     """
     found = fit_temperature(scores, truth)
     before = mean_nll(scores, truth)
@@ -68,7 +70,9 @@ def calibrate_temperature(scores: Floats, truth: Ints) -> dict[str, Any]:
     }
     if isinstance(found, Undefined):
         return record | {"reason": found.reason}
-    fold = np.arange(len(truth)) % min(FOLDS, len(truth))
+    number: dict[object, int] = {}
+    place = [number.setdefault(name, len(number)) for name in (range(len(truth)) if patients is None else patients)]
+    fold = np.array(place) % min(FOLDS, len(number))
     others = np.ones(len(truth))
     for k in np.unique(fold):
         fitted = fit_temperature(scores[fold != k], truth[fold != k])

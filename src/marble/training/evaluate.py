@@ -55,7 +55,7 @@ def calibrated(rows: Sequence[CasePrediction], task: Task, calibration: Calibrat
 def answered(rows: Sequence[CasePrediction]) -> Answered:
     """Targets and logits together, as a calibration takes them."""
     logits = torch.stack([row.logits.double().cpu() for row in rows]).numpy()  # (n, outputs)
-    return Answered([row.case.target.value() for row in rows], logits)
+    return Answered([row.case.target.value() for row in rows], logits, [row.case.case_id for row in rows])
 
 
 def columns(rows: Sequence[CasePrediction], task: Task) -> dict[str, np.ndarray]:
