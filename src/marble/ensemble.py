@@ -113,9 +113,12 @@ def _model(record: dict[str, Any]) -> str:
 
 
 def _require_alike(first: RunFolder, other: RunFolder) -> None:
+    ours_looked_for, theirs_looked_for = first.task.looked_for, other.task.looked_for
     for what, ours, theirs in (
         ("task", first.task.name, other.task.name),
         ("classes", list(first.task.class_names), list(other.task.class_names)),
+        # a run without a threshold decides nothing about it
+        ("positive class", ours_looked_for or theirs_looked_for, theirs_looked_for or ours_looked_for),
         ("stored columns", list(first.task.columns), list(other.task.columns)),
         ("way of making bags", first.provenance.recipe(), other.provenance.recipe()),
     ):

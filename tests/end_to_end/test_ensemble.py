@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from marble.bags.provenance import Provenance
 from marble.bags.store import BagStore
 from marble.cli import assemble
+from marble.ensemble import _require_alike
+from marble.errors import InputError
 from marble.prediction import Predictor
 from marble.synthetic.bags import BagRecipe, make_burden_bag
+from marble.training.job import TaskSpec
 from marble.training.run import execute
+from marble.training.run_folder import RunFolder
 from tests.training.jobs import plan
 
 
@@ -73,3 +79,14 @@ def test_runs_that_do_not_belong_together_are_refused(runs: Path) -> None:
     assert "another task than the other runs: survival, not classification" in str(mixed.exception)
     empty = _marble("predict", runs / "new", runs / "new")
     assert "no finished run here" in str(empty.exception)
+
+
+def test_thresholds_for_different_classes_are_not_averaged() -> None:
+    def run(**choices: Any) -> RunFolder:
+        task = TaskSpec(name="classification", classes=("no", "yes"), **choices).model_dump(mode="json")
+        return RunFolder(Path("run"), {"task": task, "bags": Provenance().model_dump(mode="json")})
+
+    for alike in (run(decision="threshold"), run(decision="threshold", positive="yes"), run(positive="no")):
+        _require_alike(run(decision="threshold"), alike)
+    with pytest.raises(InputError, match="another positive class than the other runs: no, not yes"):
+        _require_alike(run(decision="threshold"), run(decision="threshold", positive="no"))

@@ -126,6 +126,11 @@ class Task(ABC):
         return ()
 
     @property
+    def looked_for(self) -> str | None:
+        """The class that a threshold on validation decides about; None where none does."""
+        return None
+
+    @property
     @abstractmethod
     def metric_names(self) -> dict[str, str]:
         """{metric: what tables and figures call it}, in the order of a table."""

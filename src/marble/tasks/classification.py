@@ -107,6 +107,10 @@ class Classification(Task):
         return self.calling.positive_index
 
     @property
+    def looked_for(self) -> str | None:
+        return self.calling.positive_class if self.decision == "threshold" else None
+
+    @property
     def metric_names(self) -> dict[str, str]:
         names = {
             "auc": "AUC",
