@@ -17,13 +17,15 @@ from marble.reports.hazard import hazard_ratio
 from marble.reports.learning import learning_curves
 from marble.reports.numbers import residuals, scatter
 from marble.reports.panels import FULL_IN, HALF_IN, PALETTE, folded, legend_below, panels, styled
+from marble.targets import Target
 from marble.tasks.base import Task
 from marble.tasks.kaplan_meier import KaplanMeier, logrank
 from marble.tasks.metric import Bools, Floats, Undefined, outcome_arrays
 
 RISK_GROUPS = (
-    "Test patients of all repeats by risk group; the cut is each run's training median. Below the axis: how many are "
-    "still followed. HR: hazard ratio of high against low risk, with its 95 % interval."
+    "Test patients of all repeats by risk group; the cut is each run's training median. Who was tested several times "
+    "counts once, in the group that most of them say. Below the axis: how many are still followed. HR: hazard ratio of "
+    "high against low risk, with its 95 % interval."
 )
 PREDICTED = (
     "Predicted against true value, test cases of all repeats; dotted: where both are equal. R2 as in the "
@@ -188,17 +190,20 @@ def order_spread(comparison: Comparison) -> Figure | None:
 
 
 def _risk_groups(task: Task, model: ModelResults) -> tuple[Floats, Bools, Bools] | None:
-    """Times, events and 'above the training median' of all repeats' test patients; None for a task without risks."""
-    times, events, highs = [], [], []
+    """Time, event and 'above the training median' of every patient who was tested; None for a task without risks.
+
+    A patient of several repeats counts once, in the group that most of them say: counted as often as tested, the same
+    few patients would make intervals too narrow and p-values too small.
+    """
+    said: dict[tuple[str, Target], list[bool]] = {}
     for repeat in model.repeats:
         high = task.high_risk(repeat.test.readouts, repeat.calibration)
         if high is None:
             return None
-        time, event = outcome_arrays(repeat.test.targets)
-        times.append(time)
-        events.append(event)
-        highs.append(high)
-    return np.concatenate(times), np.concatenate(events), np.concatenate(highs)
+        for patient, target, above in zip(repeat.test.patients, repeat.test.targets, high.tolist(), strict=True):
+            said.setdefault((patient, target), []).append(above)
+    time, event = outcome_arrays([target for _, target in said])
+    return time, event, np.array([2 * sum(votes) > len(votes) for votes in said.values()])
 
 
 def _numbers(model: ModelResults, variant: str, metric: str) -> list[float]:

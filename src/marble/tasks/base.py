@@ -162,6 +162,11 @@ class Task(ABC):
         del readout, calibration
         return Decision()
 
+    def comparable(self, readout: Mapping[str, float], calibration: Calibration) -> Readout:
+        """The readout as it can be set beside those of other runs: as it is, if it means the same in all of them."""
+        del calibration
+        return dict(readout)
+
     def pool(self, readouts: Sequence[Mapping[str, float]]) -> Readout:
         """One readout of several runs' for the same case: the mean of what the logits mean."""
         return {name: float(np.mean([readout[name] for readout in readouts])) for name in self.columns}

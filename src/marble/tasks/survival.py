@@ -25,7 +25,7 @@ from marble.tasks.metric import Bools, Floats, Metric, Undefined, finite_scores,
 from marble.tasks.survival_metrics import harrell_c, integrated_brier, time_dependent_auc, uno_c
 from marble.tasks.weighted import WeightedMetric
 
-#: the survival of one patient is told at these quantiles of the training patients' event times
+#: the survival of one patient is told at these quantiles of the training patients' distinct event times
 CURVE_QUANTILES = (0.25, 0.5, 0.75)
 #: the mean time-dependent AUC is taken at these quantiles of the event times
 AUC_QUANTILES = (0.25, 0.5, 0.75)
@@ -120,6 +120,12 @@ class Survival(Task):
             "baseline_log_hazard": baseline.log_hazard.tolist(),
         }
 
+    def comparable(self, readout: Mapping[str, float], calibration: Calibration) -> Readout:
+        """A Cox risk counted from the run's training median: the loss knows no zero, so each run has one of its own."""
+        if self.loss != "cox":
+            return dict(readout)
+        return {**readout, "risk": readout["risk"] - calibration["median_risk"]}
+
     def headline(self, readout: Mapping[str, float], decision: Decision) -> tuple[str, float]:
         return f"{readout['risk']:.3f}", readout["risk"]
 
@@ -132,7 +138,7 @@ class Survival(Task):
         return (said,) if target is None else (said, (self.truth_name, self.target_text(target, unit)))
 
     def curve(self, readout: Mapping[str, float], calibration: Calibration) -> dict[float, float]:
-        """Survival at the quartiles of the training patients' event times."""
+        """Survival at the quartiles of the times at which training patients had events, each time counted once."""
         if self.loss != "cox":
             return {}
         times, hazard = np.array(calibration["baseline_times"]), np.array(calibration["baseline_log_hazard"])
