@@ -96,3 +96,13 @@ def test_what_a_token_adds_reaches_explanations() -> None:
     for k, (x, gradient) in enumerate(zip(inputs, gradients, strict=True)):
         expected = np.tile(weight[1, k * DIM : (k + 1) * DIM] / len(x), (len(x), 1))
         np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("scales", ["cat", "fusion"])
+def test_a_model_that_joins_parents_has_a_term_of_both_levels(scales: str) -> None:
+    bag = make_bag(50, 2)
+    model = make_model("dsmil", scales=scales).eval()
+    alone = model(bag).logits
+    weight, bias = give_term(model, 2)
+    v = np.concatenate(means(bag))
+    np.testing.assert_allclose((model(bag).logits - alone).detach().numpy(), weight @ v + bias, rtol=1e-4, atol=1e-4)

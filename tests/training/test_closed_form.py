@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from marble.bags.store import BagStore
+from marble.errors import RunError
 from marble.models import build
 from marble.models.inference import infer
 from marble.models.zoo.marble import Marble
@@ -213,3 +214,30 @@ def test_a_sum_of_discrete_losses_is_solved_at_once() -> None:
     logits = torch.from_numpy(rng.normal(size=(20, 4)))
     one_by_one = sum(float(criterion.loss(name, row)) for name, row in zip(targets, logits, strict=True))
     assert float(criterion.joint_loss(list(targets))(logits)) == pytest.approx(one_by_one, rel=1e-12)
+
+
+def test_the_one_logit_of_a_yes_or_no_question_says_how_common_yes_is(tmp_path: Path) -> None:
+    """Where the intercept's slope is 0, the mean probability of the training slides is their share of yes."""
+    train = ', class_loss = "bernoulli", linear_term = true'
+    job = plan(tmp_path, models='[{ name = "abmil", hidden = 8 }]', patients=32, train=train)[0].job
+    yes = [case for case in job.train if case.target.label == "positive"]
+    few = [case for case in job.train if case.target.label == "negative"][:3]
+    job = job.model_copy(update={"train": (*yes, *few)})
+    task = job.bound_task.build()
+    targets = {slide: case.target.value() for case in job.train for slide in case.slides}
+    patients = {slide: case.case_id for case in job.train for slide in case.slides}
+    model = build(job.model, job.dim, task.outputs, **job.options).eval()
+    assert task.outputs == 1
+    solve_linear_term(job, task.criterion(targets, patients), model, share=0.0)
+    store = BagStore(job.store)
+    said = {slide: float(torch.sigmoid(infer(model, store.load(slide), orders=1).logits)) for slide in targets}
+    share = np.mean([targets[slide] == "positive" for slide in targets])
+    assert share > 0.7
+    assert np.mean(list(said.values())) == pytest.approx(share, abs=1e-3)
+
+
+def test_a_loss_that_is_not_convex_is_not_solved() -> None:
+    task = Classification(("a", "b"), loss="cross-entropy-of-probabilities")
+    criterion = task.criterion({"s": "a", "t": "b"}, {"s": "s", "t": "t"})
+    with pytest.raises(RunError, match="not convex"):
+        criterion.joint_loss(["s", "t"])

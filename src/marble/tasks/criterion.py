@@ -23,6 +23,8 @@ class Criterion(ABC):
     `stream` tells the predictions of one slide apart (a model's main output and its side outputs).
     """
 
+    #: whether a single logit says by itself how common a thing is; a risk and a standardised number do not
+    has_intercept: ClassVar[bool] = False
     #: whether every training slide must be shown once, through :meth:`prime`, before the first step
     needs_priming: ClassVar[bool] = False
 

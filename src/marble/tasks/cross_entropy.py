@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from marble.errors import InputError
+from marble.errors import InputError, RunError
 from marble.targets import Target
 from marble.tasks.criterion import Criterion, JointLoss
 from marble.tasks.metric import Metric, Undefined, finite_scores
@@ -27,6 +27,8 @@ BERNOULLI_CLAMP = 1e-5
 class ClassCriterion(Criterion):
     """Each slide's loss times the weight of its class."""
 
+    has_intercept: ClassVar[bool] = True
+
     def __init__(self, task: Classification, truth: Mapping[str, int]) -> None:
         self._task = task
         self._truth = dict(truth)
@@ -39,6 +41,11 @@ class ClassCriterion(Criterion):
         return self._losses(logits[None], torch.tensor([self._truth[slide_id]]), smoothing)[0]
 
     def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
+        if self._task.loss == "cross-entropy-of-probabilities":
+            raise RunError(
+                f"the loss '{self._task.loss}' is not convex, so no linear term can be solved for it",
+                hint="Set linear_term = false, or take another class_loss",
+            )
         truth = torch.tensor([self._truth[slide_id] for slide_id in slide_ids])
         return lambda logits: self._losses(logits, truth).sum()
 

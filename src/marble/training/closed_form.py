@@ -52,7 +52,7 @@ def solve_slides(
 ) -> SolvedSlides:
     """Solve for the training slides' `vectors` (F,) float64, the strength by patients left out among them.
 
-    Neither a Cox risk nor a standardised number needs an intercept, so a single output has none.
+    Neither a Cox risk nor a standardised number needs an intercept; the one logit of a yes-or-no question does.
     """
     slides = sorted(vectors)
     v = torch.stack([vectors[slide] for slide in slides])  # (n, F)
@@ -67,7 +67,8 @@ def solve_slides(
     left_out = inner_folds(job.train, job.seed)
     folds = [torch.tensor([i for i, slide in enumerate(slides) if patient_of[slide] in fold]) for fold in left_out]
     x = (v - center) * scale
-    solution = solve(x, loss_of, model.outputs, intercept=model.outputs > 1, folds=folds, careful=careful)
+    intercept = model.outputs > 1 or criterion.has_intercept
+    solution = solve(x, loss_of, model.outputs, intercept, folds, careful)
     with torch.no_grad():
         logits = x @ solution.weight.t() + solution.bias
     train_loss = float(loss_of(torch.arange(len(slides)))(logits)) / len(slides)

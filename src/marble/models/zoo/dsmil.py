@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from marble.bags.bag import Bag
+from marble.bags.bag import Bag, Level
 from marble.errors import BagError, InputError
 from marble.models.base import BagModel, Output, Side
 from marble.models.parts.attention import of_predicted
@@ -103,20 +103,27 @@ class DSMIL(BagModel):
         # the tiles of a class side by side: softmax and the sum over tiles then read numbers in the order they lie in
         return torch.softmax(q[critical] / math.sqrt(QUERY_DIM) @ q.T, dim=1).T
 
+    def levels_read(self, bag: Bag) -> tuple[Level, ...]:
+        k = self.level_of(bag)
+        if self.scales == "single":
+            return (bag.levels[k],)
+        if k == 0:
+            raise BagError(
+                f"scales='{self.scales}' joins tiles with their parents, but level {k} has none",
+                where=bag.slide_id,
+                hint="Use bags of two or more levels, or scales='single'",
+            )
+        return bag.levels[k - 1 : k + 1]
+
     def scaled_tokens(self, bag: Bag) -> Tensor:
         """(N, W) tokens of the model's level, joined with their parents' where the model reads two scales."""
         x = self.tokens(bag)
         if self.scales == "single":
             return x
         k = self.level_of(bag)
-        parent = bag.levels[k].parent
-        if parent is None:
-            raise BagError(
-                f"scales='{self.scales}' joins tiles with their parents, but level {k} has none",
-                where=bag.slide_id,
-                hint="Use bags of two or more levels, or scales='single'",
-            )
-        above = self.cast(bag.levels[k - 1], bag, k - 1)[parent]  # (N, D)
+        coarse, fine = self.levels_read(bag)
+        assert fine.parent is not None
+        above = self.cast(coarse, bag, k - 1)[fine.parent]  # (N, D)
         return torch.cat([x, above], dim=1) if self.scales == "cat" else x + FUSION_WEIGHT * above
 
     @classmethod
