@@ -261,6 +261,7 @@ def test_dtfd_keeps_empty_pseudo_bags_as_the_original_where_asked() -> None:
     rows = torch.cat([h, torch.zeros_like(h[:1])])  # pseudo-bags of one tile are that tile
     b = torch.softmax(model.second.attention(rows)[0], dim=0)
     torch.testing.assert_close(out.logits, model.second.classifier(b @ rows))
+    torch.testing.assert_close(out.attention, b[:3] / b[:3].sum())
 
 
 def test_dtfd_second_tier_never_trains_the_first() -> None:

@@ -169,6 +169,8 @@ class DTFD(BagModel):
         logits = self.second.classifier(z)  # (outputs,)
         if self.distill == "afs":
             scores = torch.cat([b_g * a_g for b_g, a_g in zip(b[0], first.attention, strict=True)])  # (N,)
+            if len(scores) < len(first.attention):  # empty pseudo-bags have a share too, but no tile to show it on
+                scores = scores / scores.sum()
         else:
             scores = positive_part(torch.cat(first.cam), int(logits.argmax()))
         weight = 1 / len(first.logits)
