@@ -115,12 +115,13 @@ def _remove(folder: Path, owner: int) -> None:
 def _torch_as_it_was() -> Iterator[None]:
     """Whatever is set inside is set back: threads, determinism, the state of the random numbers."""
     threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     with torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:
             torch.set_num_threads(threads)
-            torch.use_deterministic_algorithms(deterministic)
+            torch.use_deterministic_algorithms(deterministic, warn_only=warns_only)
 
 
 class Run:

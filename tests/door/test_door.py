@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import marble
+from marble.door import _torch_as_it_was
 from marble.errors import InputError, MarbleError
 from tests.door.making import planted_bag, two_classes
 
@@ -297,3 +298,13 @@ def test_what_cannot_be_predicted_is_refused_in_one_line() -> None:
     for source in (None, 3, {"s00": bags[0]}):
         with pytest.raises(InputError, match="bags, arrays"):
             run.predict(source)
+
+
+def test_determinism_that_only_warned_only_warns_again() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with _torch_as_it_was():
+            torch.use_deterministic_algorithms(True)
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)

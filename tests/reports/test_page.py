@@ -29,7 +29,7 @@ from marble.reports.figures import all_figures
 from marble.reports.page import CaseLooks, CasePicture, _cell, _in_rows, write_comparison, write_report
 from marble.reports.panels import FULL_IN, HALF_IN
 from marble.reports.setup import setup_rows
-from marble.reports.tables import caption, table_rows
+from marble.reports.tables import _tex, caption, table_rows
 from marble.tasks.classification import Classification
 from marble.tasks.metric import outcome_arrays
 from marble.tasks.survival import Survival
@@ -303,3 +303,9 @@ def test_numbers_at_risk_are_counted(comparison: Comparison) -> None:
             assert float(tick) == pytest.approx(place)
             assert int(low) + int(high) == int((times >= place).sum())
         assert "HR" in axis.get_title()
+
+
+def test_what_latex_takes_for_commands_is_shown_as_it_is() -> None:
+    assert _tex("a_b ~ 50 % & {x^2} > $1 \\ #2") == (
+        "a\\_b \\textasciitilde{} 50 \\% \\& \\{x\\textasciicircum{}2\\} $>$ \\$1 \\textbackslash{} \\#2"
+    )

@@ -10,6 +10,12 @@ from marble.reports.compare import Cell, Comparison, ModelRow
 from marble.tabular import csv_text, markdown_cell, safe_cell
 from marble.tasks.metric import Undefined
 
+#: characters that LaTeX takes for commands, or shows as others in text
+_TEX = {
+    "\\": "\\textbackslash{}", "&": "\\&", "%": "\\%", "_": "\\_", "#": "\\#", "$": "\\$", "{": "\\{", "}": "\\}",
+    "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "<": "$<$", ">": "$>$",
+}  # fmt: skip
+
 MENTIONED = 0.05  # share of repeats without a value in the samples behind an interval
 
 
@@ -214,7 +220,4 @@ def _plain(value: float | Undefined) -> float | str:
 
 
 def _tex(text: str) -> str:
-    for plain, escaped in (("\\", "\\textbackslash{}"), ("&", "\\&"), ("%", "\\%"), ("_", "\\_"), ("#", "\\#"),
-                           ("±", "$\\pm$"), ("<", "$<$")):  # fmt: skip
-        text = text.replace(plain, escaped)
-    return text
+    return "".join(_TEX.get(each, each) for each in text)
