@@ -44,7 +44,8 @@ class LinearTerm(LateBuffers):
         assert self.weight is not None
         assert self.bias is not None
         assert self.share is not None
-        term = self.weight @ mean_tokens(levels, self.weight.dtype) + self.bias
+        with torch.autocast(network.device.type, enabled=False):  # a small difference of large sums
+            term = self.weight @ mean_tokens(levels, self.weight.dtype) + self.bias
         return (network if self.training else self.share * network) + term
 
 

@@ -85,6 +85,10 @@ class InputStatistics(LateBuffers):
     def __init__(self) -> None:
         super().__init__("mean", "scale")
 
+    @property
+    def is_set(self) -> bool:
+        return self.mean is not None
+
     def set(self, moments: list[Moments], like: Tensor) -> None:
         """Take over measured moments, in the dtype and on the device of `like`."""
         self.mean = torch.stack([one.mean for one in moments]).to(like)

@@ -99,6 +99,7 @@ class Mamba1Mixer(nn.Module):
         dt, B, C = x_proj(x).split([self.dt_rank, self.state, self.state], dim=1)
         dt = softplus(dt_proj(dt))  # (T, d)
         A = -torch.exp(A_log)  # (d, n)
+        x, dt, B, C = (v.to(A.dtype) for v in (x, dt, B, C))  # only projections are narrow, where any are
         if grid is None:
             y = selective_scan(x, dt, A, B, C, D)
         else:

@@ -105,8 +105,9 @@ class S4D(nn.Module):
         self.mix = nn.Conv1d(channels, 2 * channels, 1)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        u = tokens.T.contiguous()  # (d, T)
-        y = causal_convolution(u, self.kernel(len(tokens))) + self.D[:, None] * u
+        with torch.autocast(tokens.device.type, enabled=False):  # the kernel and its sums stay wide
+            u = tokens.T.contiguous().to(self.D.dtype)  # (d, T)
+            y = causal_convolution(u, self.kernel(len(tokens))) + self.D[:, None] * u
         # a convolution of one tap is a matrix product, which torch does faster when told so
         return glu(linear(gelu(y).T, self.mix.weight[:, :, 0], self.mix.bias), dim=1)
 

@@ -27,7 +27,7 @@ from marble.errors import InputError
 from marble.models.ssm import ssd_stream
 from marble.models.ssm.ssd import GroupedNorm, block_shape
 from marble.models.ssm.ssd_reference import SsdShape
-from marble.models.ssm.ssd_stream import keeps_rows
+from marble.models.ssm.ssd_stream import keeps_rows, low_precision
 
 
 def row_widths(shape: SsdShape) -> list[int]:
@@ -76,15 +76,19 @@ class SetMixer(nn.Module):
 
     def mix(self, rows: Rows) -> Tensor:
         """(T, d_model): the same in segments."""
-        return torch.cat(self._each_segment(rows, self.out_proj))
+        with rows.wide():
+            return torch.cat(self._each_segment(rows, lambda normal: rows.project(normal, self.out_proj.weight)))
 
     def pool(self, rows: Rows, w: Tensor, extra_scores: Tensor | None) -> tuple[Tensor, Tensor]:
         """Pool the outputs y: sum alpha y (d_model,), and the scores w.y + extra (T,) of which alpha is the softmax.
 
         The output projection is linear, so it is applied to the pooled vector alone, and no segment's tokens are kept.
         """
+        with rows.wide():
+            return self._pool(rows, w, None if extra_scores is None else rows.cut(extra_scores.to(rows.dtype)))
+
+    def _pool(self, rows: Rows, w: Tensor, extras: tuple[Tensor, ...] | None) -> tuple[Tensor, Tensor]:
         direction = self.out_proj.weight.t() @ w  # (H*P,)
-        extras = rows.cut(extra_scores) if extra_scores is not None else None
 
         def part(normal: Tensor, i: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             scores = torch.mv(normal, direction)  # (L,)
@@ -136,6 +140,7 @@ class SetMixer(nn.Module):
 class Rows:
     """Projected rows of tokens, in segments and in columns: tokens W^T, plus `shared[index]` where tokens share a part.
 
+    Where autocast is on, the factors of projections are rounded to its dtype; all else is computed in the weight's.
     While a graph is recorded and the rows are small enough they are projected once and kept; else each part is
     projected when it is asked for, from tokens converted segment by segment.
     """
@@ -150,14 +155,14 @@ class Rows:
     ) -> None:
         widths = row_widths(shape)
         self.length = len(tokens)
-        self.dtype = weight.dtype
+        self.dtype, self.low = weight.dtype, low_precision(tokens)
         self.kept: list[Sequence[Tensor]] = []
         self.tokens = self.cut(tokens)
         self.weights = torch.split(weight, widths)
         self.shared = None if shared is None else torch.split(shared, widths, dim=1)
         self.index = None if index is None else self.cut(index)
         if torch.is_grad_enabled() and keeps_rows(self.length, weight):
-            rows = linear(tokens.to(self.dtype), weight)
+            rows = self.project(tokens, weight)
             if shared is not None and index is not None:
                 rows = rows + shared.index_select(0, index)
             self.kept = [torch.split(part, widths, dim=1) for part in self.cut(rows)]
@@ -166,11 +171,20 @@ class Rows:
     def count(self) -> int:
         return len(self.tokens)
 
+    def wide(self) -> torch.autocast:
+        """Inside, nothing is rounded but by `project`."""
+        return torch.autocast(self.tokens[0].device.type, enabled=False)
+
+    def project(self, tokens: Tensor, weight: Tensor) -> Tensor:
+        """Tokens W^T in `dtype`, the factors rounded first where autocast was on."""
+        low = self.dtype if self.low is None else self.low
+        return linear(tokens.to(low), weight.to(low)).to(self.dtype)
+
     def part(self, i: int, column: int) -> Tensor:
         """(L, width) of segment i: z, x, B, C or a."""
         if self.kept:
             return self.kept[i][column]
-        rows = linear(self.tokens[i].to(self.dtype), self.weights[column])
+        rows = self.project(self.tokens[i], self.weights[column])
         if self.shared is not None and self.index is not None:
             rows = rows + self.shared[column].index_select(0, self.index[i])
         return rows

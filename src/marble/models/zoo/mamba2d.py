@@ -132,7 +132,7 @@ class Mamba2DMIL(BagModel):
 
     def encode(self, x: Tensor, place: Tensor, grid: tuple[int, int]) -> Tensor:
         """(T, D) tokens at their places -> (H W, hidden) cells that are pooled."""
-        tokens = self.embed(x)
+        tokens = self.embed(x).to(self.norm.weight.dtype)  # the empty cell's, also where projections are narrow
         empty = tokens.new_zeros(tokens.shape[1]) if self.empty_cell is None else self.empty_cell
         g = empty.expand(grid[0] * grid[1], -1).index_put((place,), tokens)
         for block in self.blocks:

@@ -34,7 +34,7 @@ from marble.models.orders import arranged, best_first, factor, inverse, is_score
 from marble.models.parts.ranges import Count, Rate
 from marble.models.ssm.set_mixer import SetMixer
 from marble.models.ssm.ssd import Mamba2
-from marble.models.ssm.ssd_stream import keeps_rows
+from marble.models.ssm.ssd_stream import keeps_rows, low_precision
 from marble.models.zoo.marble_fast import BlockInput, composing_pays, is_fast, mixed, pooled
 from marble.models.zoo.marble_options import check_choices, check_numbers, check_traversal
 from marble.models.zoo.marble_start import new_mixer, new_score, start_from
@@ -186,7 +186,7 @@ class Marble(BagModel):
             read = None if s is None else best_first(s)
             X = X if read is None else X[read]
             for i, mixer in enumerate(_modules(self.mixers[k])):
-                N = self._norm(k, i)(X) if self.block == "prenorm" else X
+                N = self._norm(X, k, i) if self.block == "prenorm" else X
                 M = mixer(N) if self.directions == 1 else (mixer(N) + mixer(N.flip(0)).flip(0)) / 2
                 X = X + M if self.block == "prenorm" else M
             Y = X if read is None else X[inverse(read)]
@@ -223,7 +223,7 @@ class Marble(BagModel):
                 assert isinstance(mixer, Mamba2 | SetMixer)
                 X = entering.tokens
                 if self.block == "prenorm":
-                    entering = BlockInput(self._norm(k, i)(X))
+                    entering = BlockInput(self._norm(X, k, i))
                 if (k, i) == last:
                     z, alpha = self._pool(entering, mixer, X)
                     return self._output([*pooled_coarse, z], alpha, moved[-1], bag)
@@ -243,7 +243,9 @@ class Marble(BagModel):
         place, slide, first = self._place(bag, k), bag.slide_id, _modules(self.mixers[k])[0]
         assert isinstance(first, Mamba2 | SetMixer)
         W_in = first.in_proj.weight
-        changed = self.projection is not None or (self.training and self.drop.p > 0)
+        # where factors are rounded, what is folded would be a small difference of large numbers
+        rounded = self.inputs.is_set and low_precision(levels[k].features) is not None
+        changed = rounded or self.projection is not None or (self.training and self.drop.p > 0)
         X = self._changed(levels[k], place, slide) if changed else levels[k].features
         if above is None:
             if changed or self.block == "prenorm":
@@ -272,8 +274,10 @@ class Marble(BagModel):
         X = level.features.to(self.score.weight.dtype)
         if self.projection is None:
             X = self.inputs(X, place, slide)
-        else:
+        elif low_precision(X) is None:
             X = linear(X, *self.inputs.fold(self.projection.weight, self.projection.bias, place, slide))
+        else:
+            X = self.projection(self.inputs(X, place, slide))
         dropped: Tensor = self.drop(X)
         return dropped
 
@@ -293,8 +297,9 @@ class Marble(BagModel):
         """Where the k-th level that is read stands in the bag."""
         return k if len(self.mixers) > 1 else self.level_of(bag)
 
-    def _norm(self, k: int, i: int) -> nn.Module:
-        return _modules(self.norms[k])[i]
+    def _norm(self, X: Tensor, k: int, i: int) -> Tensor:
+        normed: Tensor = _modules(self.norms[k])[i](X.to(self.score.weight.dtype))  # wide, as the sums are
+        return normed
 
     def _parents(self, bag: Bag, levels: Sequence[Level], k: int) -> Tensor:
         """(T_k,) the parents, or with `fusion="shuffled"` the wrong ones."""

@@ -62,7 +62,7 @@ def mixed(entering: BlockInput, mixer: Mamba2 | SetMixer) -> Tensor:
     """The block's output (T, D)."""
     in_weight = mixer.in_proj.weight if entering.in_weight is None else entering.in_weight
     if isinstance(mixer, SetMixer):
-        return mixer.mix(Rows(entering.tokens, in_weight, mixer.shape, entering.shared, entering.index))
+        return mixer.mix(_rows(entering, in_weight, mixer))
     weights, path = mixer.scan_weights(), mixer.path()
     out_weight = mixer.out_proj.weight
     return fast_block(
@@ -76,8 +76,7 @@ def pooled(
     """Pool the block's outputs y: sum alpha y (D,), and the scores w.y + extra (T,) of which alpha is the softmax."""
     in_weight = mixer.in_proj.weight if entering.in_weight is None else entering.in_weight
     if isinstance(mixer, SetMixer):
-        rows = Rows(entering.tokens, in_weight, mixer.shape, entering.shared, entering.index)
-        return mixer.pool(rows, w, extra_scores)
+        return mixer.pool(_rows(entering, in_weight, mixer), w, extra_scores)
     run: Callable[..., tuple[Tensor, Tensor]] = _PooledBlock.apply
     low, graph, dtype = low_precision(entering.tokens), torch.is_grad_enabled(), mixer.out_proj.weight.dtype
     with torch.autocast(entering.tokens.device.type, enabled=False):  # decays, states and the pooling stay wide
@@ -95,6 +94,12 @@ def pooled(
             None if extra_scores is None else extra_scores.to(dtype),
             *mixer.scan_weights(),
         )
+
+
+def _rows(entering: BlockInput, in_weight: Tensor, mixer: SetMixer) -> Rows:
+    dtype = mixer.out_proj.weight.dtype  # what autocast composed or gathered is narrower
+    shared = None if entering.shared is None else entering.shared.to(dtype)
+    return Rows(entering.tokens, in_weight.to(dtype), mixer.shape, shared, entering.index)
 
 
 class _PooledBlock(torch.autograd.Function):
