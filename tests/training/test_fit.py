@@ -268,6 +268,26 @@ def test_selection_that_cannot_be_made_is_refused_before_training(tmp_path: Path
         execute(planned.model_copy(update={"job": job}))
 
 
+def test_a_loss_chooses_where_the_metric_is_undefined(tmp_path: Path) -> None:
+    planned = with_recipe(plan(tmp_path)[0], select_by="loss")
+    one_class = tuple(case for case in planned.job.val if case.target.label == "positive")
+    record = execute(planned.model_copy(update={"job": planned.job.model_copy(update={"val": one_class})}))
+    rows = list(csv.DictReader((Path(planned.folder) / "history.csv").open()))
+    assert all(row["val_auc"].startswith("undefined") for row in rows)
+    losses = [float(row["val_loss"]) for row in rows]
+    assert record["fit"]["best_epoch"] == losses.index(min(losses)) + 1
+
+
+def test_a_loss_that_is_undefined_cannot_choose(tmp_path: Path) -> None:
+    planned = with_recipe(plan(tmp_path, "survival")[0], select_by="loss")
+    censored = tuple(case for case in planned.job.val if not case.target.event)
+    job = planned.job.model_copy(update={"val": censored[:3]})
+    with pytest.raises(
+        RunError, match=r"validation loss is undefined \(no event .*\), so no checkpoint could be chosen"
+    ):
+        execute(planned.model_copy(update={"job": job}))
+
+
 def test_early_stopping_and_choice(tmp_path: Path) -> None:
     planned = with_recipe(plan(tmp_path, epochs=30)[0], patience=2)
     record = execute(planned)

@@ -281,8 +281,7 @@ class TrainingLoop:
                 self.model, self.store, self.job.val, self.task, self.criterion, self.job.val_orders
             )
         metric = metrics[self.task.select_by]
-        # What is undefined cannot break a tie, nor be chosen by. Where a metric chooses, an undefined one was refused
-        # before the first step.
+        # What is undefined cannot break a tie, nor be chosen by; if it is what chooses, no step was taken.
         self._choose(
             float("-inf") if isinstance(metric, Undefined) else float(metric),
             float("inf") if isinstance(loss, Undefined) else loss,
@@ -319,11 +318,14 @@ class TrainingLoop:
         if self.recipe.select_by == "last":
             return
         targets = [case.target.value() for case in self.job.val]
-        constant = {name: np.full(len(targets), 1.0 / len(self.task.columns)) for name in self.task.columns}
-        metric = self.task.metrics(targets, constant)[self.task.select_by]
-        if isinstance(metric, Undefined):
+        if self.recipe.select_by == "loss":
+            name, value = "loss", self.criterion.validation_loss(targets, torch.zeros(len(targets), self.task.outputs))
+        else:
+            constant = {name: np.full(len(targets), 1.0 / len(self.task.columns)) for name in self.task.columns}
+            name, value = self.task.select_by, self.task.metrics(targets, constant)[self.task.select_by]
+        if isinstance(value, Undefined):
             raise RunError(
-                f"validation {self.task.select_by} is {metric}, so no checkpoint could be chosen",
+                f"validation {name} is {value}, so no checkpoint could be chosen",
                 where=f"split {self.job.split}",
                 hint="Make the validation part larger, or stratify it by label or event",
             )
