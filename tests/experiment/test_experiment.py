@@ -328,3 +328,14 @@ def test_a_model_that_does_not_fit_the_bags_is_refused_before_the_first_run(
     with pytest.raises(SpecError) as refused:
         Experiment.load(path).plan(tmp_path / "out")
     assert str(refused.value).startswith(f"{path}, {said}")
+
+
+@pytest.mark.parametrize("name", ["clam-sb", "clam-mb", "hagmil"])
+def test_an_instance_loss_of_two_classes_needs_two_outputs(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(
+        'cohort = { path = "synthetic:burden", patients = 12 }\ntask = "classification"\n'
+        f'train = {{ recipe = "common", class_loss = "bernoulli" }}\nmodels = [{{ name = "{name}" }}]\n'
+    )
+    with pytest.raises(SpecError, match="needs an output per class, but with this class_loss 2 classes have 1"):
+        Experiment.load(path).plan(tmp_path / "out")

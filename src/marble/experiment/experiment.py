@@ -233,7 +233,7 @@ class Experiment:
             regression_loss=self.spec.train.regression_loss,
         )
         # what does not fit the cohort's classes or the bags is refused now, not by every run
-        check_fitting(model, options, record, task.build().outputs, self.file)
+        check_fitting(model, options, record, task.build(), self.file)
         return FitJob(
             model=model.name,
             options=options,

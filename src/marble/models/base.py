@@ -58,6 +58,8 @@ class BagModel(nn.Module):
 
     #: whether the order of tokens changes the result; then a prediction averages over fixed orders
     order_sensitive: ClassVar[bool] = False
+    #: whether its `extra_loss` looks at the output of the slide's class, so that every class must have one
+    output_per_class: ClassVar[bool] = False
     #: how the model's authors trained it (`recipe = "authors"`)
     authors_recipe: ClassVar[Recipe] = COMMON
     #: how they trained it for survival, and with which of its options, where they did so in another way

@@ -68,6 +68,7 @@ class CLAM(BagModel):
     """
 
     heads_per_class: ClassVar[bool]
+    output_per_class: ClassVar[bool] = True
     authors_recipe: ClassVar[Recipe] = Recipe(
         optimizer="adam", lr=2e-4, weight_decay=1e-5, schedule="constant", warmup=0, epochs=200, patience=20,
         patience_from=50, select_by="loss", clip=None, sampling="weighted", decay_exempt=False,

@@ -83,6 +83,7 @@ class HAGMIL(BagModel):
         bag_weight: share of the bag loss in each level's loss; the rest is the instance loss.
     """
 
+    output_per_class: ClassVar[bool] = True
     authors_recipe: ClassVar[Recipe] = Recipe(
         optimizer="adam", lr=1e-5, weight_decay=1e-5, schedule="constant", warmup=0, epochs=200, patience=20,
         select_by="loss", clip=None, side_label_smoothing=0.1, sampling="fixed", decay_exempt=False,
