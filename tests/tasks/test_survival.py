@@ -11,10 +11,11 @@ import torch
 
 from marble.errors import InputError, NonFiniteError, SpecError
 from marble.targets import SurvivalTime, Target
+from marble.tasks.base import Scored
 from marble.tasks.baseline import BreslowBaseline
 from marble.tasks.cox import CoxBank, CoxGroup
 from marble.tasks.discrete import DiscreteCriterion, quantile_edges, survival_at
-from marble.tasks.metric import Undefined
+from marble.tasks.metric import Undefined, outcome_arrays
 from marble.tasks.survival import Survival
 from marble.tasks.survival_metrics import harrell_c, time_dependent_auc, uno_c
 
@@ -188,3 +189,27 @@ def test_metrics_need_no_torch_and_no_oracle() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'lifelines', 'sksurv')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_time_bins_of_a_report_are_those_of_training_where_slides_are_scored() -> None:
+    """Bins are cut on patients; a patient of nine slides must not draw them to its own time."""
+    task, rng = Survival(loss="nll", bins=3), np.random.default_rng(0)
+    slides = [f"s{k}" for k in range(1, 13) for _ in range(9 if k == 11 else 1)]
+    train = [TARGETS[slide] for slide in slides]
+    trained = task.criterion({f"{k}": one for k, one in enumerate(train)}, {f"{k}": s for k, s in enumerate(slides)})
+    assert isinstance(trained, DiscreteCriterion)
+    assert np.array_equal(trained.edges, quantile_edges(*outcome_arrays(list(TARGETS.values())), 3))
+    logits = torch.from_numpy(rng.normal(size=(12, 3)))
+    said = [task.readout(row) for row in logits]
+    readouts = {name: np.array([one[name] for one in said]) for name in task.columns}
+    test = Scored(list(TARGETS.values()), readouts)
+    by_slide, by_patient, as_if_alone = (
+        task.report_metrics(test, train_part, {})["ibs"]
+        for train_part in (
+            Scored(train, {}, slides),
+            Scored(list(TARGETS.values()), {}, list(TARGETS)),
+            Scored(train, {}),
+        )
+    )
+    assert by_slide == by_patient
+    assert by_slide != pytest.approx(as_if_alone, rel=1e-3)

@@ -34,7 +34,7 @@ class Part:
 
     @property
     def scored(self) -> Scored:
-        return Scored(self.targets, self.readouts)
+        return Scored(self.targets, self.readouts, self.patients)
 
 
 @dataclass(frozen=True)

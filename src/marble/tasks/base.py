@@ -63,10 +63,14 @@ class Answered:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """Cases of one part with their targets, and what is stored of a model's predictions: {column: (n,)}."""
+    """Cases of one part with their targets, and what is stored of a model's predictions: {column: (n,)}.
+
+    Where slides are scored several cases may be of one patient; without `patients` each is of its own.
+    """
 
     targets: Sequence[Target]
     readouts: Mapping[str, ArrayLike]
+    patients: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)

@@ -186,9 +186,15 @@ class Survival(Task):
         found["ibs"] = (
             Undefined("the predictions hold no training patients")
             if train is None
-            else self.integrated_brier(test.targets, test.readouts, train.targets, train.readouts)
+            else self.integrated_brier(test.targets, test.readouts, self._fitted_on(train), train.readouts)
         )
         return found
+
+    def _fitted_on(self, train: Scored) -> Sequence[Target]:
+        """Targets of the training cases as a curve takes them: time bins were cut on patients, each counted once."""
+        if self.loss == "cox" or train.patients is None:
+            return train.targets
+        return list(dict(zip(train.patients, train.targets, strict=True)).values())
 
     def metrics(
         self,
