@@ -172,3 +172,20 @@ def test_checkpoints_beyond_four_digits_are_found_and_pruned(tmp_path: Path) -> 
     assert found.epoch == 10001
     prune(tmp_path, best=9998)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-10000", "epoch-10001", "epoch-9998"]
+
+
+def test_a_slide_that_is_drawn_again_in_an_epoch_is_seen_in_another_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = with_recipe(plan(tmp_path, models='[{ name = "marble", d_state = 8 }]', epochs=1)[0], sampling="weighted")
+    seen: dict[str, list[bytes]] = {}
+    spoken = Precision.forward
+
+    def noted(self: Precision, model: BagModel, bag: Bag) -> Output:
+        seen.setdefault(bag.slide_id, []).append(bag.finest.cells.numpy().tobytes())
+        return spoken(self, model, bag)
+
+    monkeypatch.setattr(Precision, "forward", noted)
+    fit(planned.job, planned.folder)
+    assert max(map(len, seen.values())) > 1
+    assert all(len(set(orders)) == len(orders) for orders in seen.values())

@@ -7,7 +7,8 @@ weights of one that was not. A checkpoint is published after every epoch; one fr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -77,6 +78,16 @@ class Progression:
         found.best_metric = float("-inf") if found.best_metric is None else found.best_metric
         found.best_loss = float("inf") if found.best_loss is None else found.best_loss
         return found
+
+
+def _numbered(slides: Sequence[str]) -> list[tuple[str, int]]:
+    """Each slide with how often it came before: weighted sampling draws some several times in an epoch."""
+    before: Counter[str] = Counter()
+    found = []
+    for slide in slides:
+        found.append((slide, before[slide]))
+        before[slide] += 1
+    return found
 
 
 def _silent(event: dict[str, Any]) -> None:
@@ -155,7 +166,7 @@ class TrainingLoop:
         losses = LateLosses(self.at.epoch + 1)
         group: list[tuple[str, Output]] = []
         pending = False  # gradients that no step has used yet; none may outlive the epoch, checkpoints do not hold them
-        for place, (slide, bag) in enumerate(prefetch(self._augmented, order)):
+        for place, ((slide, _), bag) in enumerate(prefetch(self._augmented, _numbered(order))):
             self._seed_dropout(generator(self.job.seed, self.at.epoch, slide, place, "dropout").initial_seed())
             last = place + 1 == len(order)
             with told_if_short("a training step on this slide", slide):
@@ -237,9 +248,11 @@ class TrainingLoop:
     def _canonical(self, slide: str) -> Bag:
         return canonical(self.store.load(slide))
 
-    def _augmented(self, slide: str) -> Bag:
+    def _augmented(self, draw: tuple[str, int]) -> Bag:
         # Models that read tiles in raster order see the same order here as in a prediction.
-        rng = generator(self.job.seed, self.at.epoch, slide, "augment")
+        slide, before = draw
+        again = (before,) if before else ()
+        rng = generator(self.job.seed, self.at.epoch, slide, "augment", *again)
         return self.model.augment(self._canonical(slide), rng).to(self.model.device)
 
     def _placed(self, slide: str) -> Bag:
