@@ -270,7 +270,18 @@ def test_of_a_folder_of_stores_a_verb_takes_the_one_like_the_runs_own(world: Wor
     run, stores = tmp_path / "run", tmp_path / "bags"
     shutil.copytree(world.run, run)
     shutil.copytree(world.store.root, stores / world.store.root.name)
-    _ok("extract", world.slide(0), "--store", stores, "--magnifications", "5,10", "--tile-px", "64", "--encoder", "colour")
+    _ok(
+        "extract",
+        world.slide(0),
+        "--store",
+        stores,
+        "--magnifications",
+        "5,10",
+        "--tile-px",
+        "64",
+        "--encoder",
+        "colour",
+    )
     _ok("route", run, "--bags", stores, "--budgets", "0.5")
     _ok("heatmap", run, "P01", "--store", stores, "--out", tmp_path / "maps", "--top", "0")
     assert len(list((tmp_path / "maps").glob("*.png"))) == 3
