@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from marble.cli import VERBS
+from marble.encoders.catalogue import CATALOGUE
 from marble.experiment import ExperimentSpec
 from marble.extract import ExtractSpec
 from marble.models import MODELS, model_options
@@ -166,3 +167,17 @@ def test_every_variable_of_the_environment_is_in_the_reference() -> None:
     page = (ROOT / "docs" / "reference" / "commands.md").read_text()
     named = {name for path in SOURCES for name in re.findall(r'"(MARBLE_[A-Z_]+)"', path.read_text())}
     assert named - set(re.findall(r"MARBLE_[A-Z_]+", page)) == set()
+
+
+def test_every_encoder_is_on_the_page_of_extraction() -> None:
+    page = (ROOT / "docs" / "how-to" / "slides-to-bags.md").read_text()
+    rows = {cells[0].strip("`"): cells for cells in map(_cells, page.splitlines()) if len(cells) == 6}
+    for name, row in CATALOGUE.items():
+        _, token, seen, trained, licence, weights = rows[name]
+        assert (token, seen, licence) == (str(row.dim), f"{row.input_px} px", row.licence)
+        assert not row.recommended_mpp or trained == ", ".join(f"{mpp:g}" for mpp in row.recommended_mpp)
+        assert (weights == "gated") == row.gated
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
