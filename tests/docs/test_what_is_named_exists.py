@@ -10,10 +10,11 @@ import pytest
 from pydantic import BaseModel
 
 from marble.cli import VERBS
+from marble.encoders.catalogue import CATALOGUE
 from marble.experiment import ExperimentSpec
 from marble.extract import ExtractSpec
 from marble.models import MODELS, model_options
-from tests.docs.pages import PAGES, ROOT, Block, blocks, flags_of_verbs, hints, messages
+from tests.docs.pages import PAGES, ROOT, SOURCES, Block, blocks, flags_of_verbs, hints, messages
 
 FLAGS = flags_of_verbs()
 ANY_FLAG = set().union(*FLAGS.values()) | {"--version"}
@@ -150,3 +151,33 @@ def test_every_key_of_an_experiment_is_on_its_page() -> None:
     page = (ROOT / "docs" / "reference" / "experiment-file.md").read_text()
     keys = {key for key in _keys(ExperimentSpec) if "." not in key} - {"options"}  # a model's own, without that word
     assert keys - set(re.findall(r"`(\w+)`", page)) == set()
+
+
+def test_every_setting_of_an_extraction_is_in_the_reference_with_its_default() -> None:
+    page = ROOT / "docs" / "reference" / "commands.md"
+    (shown,) = [tomllib.loads(block.text) for block in blocks(page) if "[pyramid]" in block.text]
+    usual = tomllib.loads(
+        ExtractSpec.parse({"pyramid": {"magnifications": shown["pyramid"]["magnifications"]}}).to_toml()
+    )
+    del usual["pyramid"]["mpps"]  # in place of magnifications
+    assert shown == usual
+
+
+def test_every_variable_of_the_environment_is_in_the_reference() -> None:
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text()
+    named = {name for path in SOURCES for name in re.findall(r'"(MARBLE_[A-Z_]+)"', path.read_text())}
+    assert named - set(re.findall(r"MARBLE_[A-Z_]+", page)) == set()
+
+
+def test_every_encoder_is_on_the_page_of_extraction() -> None:
+    page = (ROOT / "docs" / "how-to" / "slides-to-bags.md").read_text()
+    rows = {cells[0].strip("`"): cells for cells in map(_cells, page.splitlines()) if len(cells) == 6}
+    for name, row in CATALOGUE.items():
+        _, token, seen, trained, licence, weights = rows[name]
+        assert (token, seen, licence) == (str(row.dim), f"{row.input_px} px", row.licence)
+        assert not row.recommended_mpp or trained == ", ".join(f"{mpp:g}" for mpp in row.recommended_mpp)
+        assert (weights == "gated") == row.gated
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []

@@ -257,10 +257,34 @@ def test_what_cannot_be_routed_is_said_in_one_line(world: World, tmp_path: Path)
         (("predict", copy, world.store.root, "--budget", "0.25"), "this run has no router. Make it with `marble route"),
         (("predict", world.run, world.store.root, "--budget", "1.5"), "budget must be more than 0 and at most 1"),
         (("extract", world.slide(0), "--store", tmp_path, *LATTICE, "--budget", "0.5"), "Give --route RUN too"),
-        (("route", world.run, "--bags", tmp_path), "not a store of bags"),
+        (("route", world.run, "--bags", tmp_path), "no bags here"),
         (("route", world.run, "--bags", world.store.root, "--budgets", "a"), "not a list of shares"),
         (("route", world.run, "--bags", world.store.root, "--tolerance", "-1"), "must not be negative"),
     ):
         said = _marble(*arguments)
         assert isinstance(said.exception, MarbleError), said.output
         assert says in str(said.exception)
+
+
+def test_of_a_folder_of_stores_a_verb_takes_the_one_like_the_runs_own(world: World, tmp_path: Path) -> None:
+    run, stores = tmp_path / "run", tmp_path / "bags"
+    shutil.copytree(world.run, run)
+    shutil.copytree(world.store.root, stores / world.store.root.name)
+    _ok(
+        "extract",
+        world.slide(0),
+        "--store",
+        stores,
+        "--magnifications",
+        "5,10",
+        "--tile-px",
+        "64",
+        "--encoder",
+        "colour",
+    )
+    _ok("route", run, "--bags", stores, "--budgets", "0.5")
+    _ok("heatmap", run, "P01", "--store", stores, "--out", tmp_path / "maps", "--top", "0")
+    assert len(list((tmp_path / "maps").glob("*.png"))) == 3
+    _ok("report", world.run.parents[1], "--store", stores, "--out", tmp_path / "report")
+    said = _marble("split", world.root / "cohort.csv", "--out", tmp_path / "splits", "--store", stores)
+    assert "Give one of them, for example" in str(said.exception)

@@ -28,6 +28,7 @@ SHIPPED = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 def test_shipped_experiments_are_valid(path: Path) -> None:
     spec = Experiment.load(path).spec
     assert spec.models
+    assert spec.train.recipe == "common"  # by the small recipe MARBLE has another mixer, whatever is compared
     assert ExperimentSpec.parse(tomllib.loads(spec.to_toml())) == spec
 
 
@@ -136,6 +137,15 @@ def test_the_right_store_is_found(tmp_path: Path) -> None:
         find_store(tmp_path / "a", (2.5, 10), "lite0")
     said = "no store holds magnifications 2.5, 10 and encoder lite0: a (magnifications 5, 20 of uni_v1)"
     assert said in str(refused.value)
+
+
+def test_a_store_of_routed_slides_is_not_taken_for_the_one_of_whole_slides(tmp_path: Path) -> None:
+    whole, routed = BagStore(tmp_path / "0123"), BagStore(tmp_path / "0123-routed-4567")
+    for store in (whole, routed):
+        store.save(random_bag())
+    for found in (find_store(tmp_path), BagStore.find(tmp_path), BagStore.find(tmp_path, like=whole.common())):
+        assert found.root == whole.root
+    assert find_store(routed.root).root == BagStore.find(routed.root).root == routed.root
 
 
 def test_candidates_are_chosen_on_validation(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from marble.bags.record import RECORD_FORMAT, BagRecord, file_stem, read_record,
 from marble.compute import locks
 from marble.errors import BagError, InputError, IntegrityError, MarbleError
 
+#: in the name of a store whose slides were read in part: the branches that somebody's router chose
+ROUTED = "-routed-"
 # What was hashed and checked in this process already: path -> (size, mtime_ns, inode, sha256).
 _verified: dict[Path, tuple[int, int, int, str]] = {}
 # Records parsed in this process, with the stamp of the file they were read from.
@@ -54,7 +56,8 @@ class BagStore:
 
         Args:
             root: a store, or a folder of stores.
-            like: of several, the one whose bags were made in this way.
+            like: of several, the one whose bags were made in this way. One of routed slides is taken for another only
+                where it is given itself.
         """
         folder = storage.location(root)
         storage.pull(folder)
@@ -62,6 +65,7 @@ class BagStore:
         fitting = candidates
         if like is not None and len(candidates) > 1:
             fitting = [path for path in candidates if cls(path).common().recipe() == like.recipe()]
+        fitting = of_whole_slides(fitting)
         if len(fitting) == 1:
             return cls(fitting[0])
         if not candidates:
@@ -254,3 +258,8 @@ class BagDataset(Dataset[Bag]):
 def _is_store(folder: Path) -> bool:
     """A store without a bag yet, whose slides all failed, has no `store.json` but may have records."""
     return (folder / "store.json").is_file()
+
+
+def of_whole_slides(stores: list[Path]) -> list[Path]:
+    """Of several stores those whose slides were read as a whole, if there are some."""
+    return [path for path in stores if ROUTED not in path.name] or stores

@@ -96,13 +96,13 @@ def _known(slide: Path, file: Path | None, table: Path, *, stored: bool) -> tupl
 
 def _bag(slide: Path, slide_id: str | None, store: Path | None, run: RunFolder, options: SlideOptions) -> Bag:
     """The bag of the prediction: from the store if one is given, otherwise made from the slide."""
+    from marble.bags.store import BagStore
     from marble.compute import Processes
-    from marble.experiment.stores import find_store
     from marble.extract import SLIDE_LIMITS
     from marble.preparing import bags_of
 
     if store is not None:
-        found = find_store(store)
+        found = BagStore.find(store, like=run.provenance)
         return found.load(slide_id or (str(slide) if str(slide) in found else slide_id_of(slide)))
     _, bag = next(iter(bags_of([slide], run, options, executor=Processes(1, limits=SLIDE_LIMITS))))
     if isinstance(bag, Exception):

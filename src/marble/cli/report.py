@@ -81,8 +81,8 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
 
     The report itself never opens a model, so the pictures are made here and handed to it.
     """
+    from marble.bags.store import BagStore
     from marble.errors import MarbleError
-    from marble.experiment.stores import find_store
     from marble.extract.source import find_slides, name_clashes
     from marble.heatmaps.overlay import png_bytes
     from marble.heatmaps.write import small_heatmap
@@ -92,13 +92,16 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
     from marble.reports.page import CasePicture
     from marble.slides.readers.elsewhere import reading_elsewhere
     from marble.slides.slide import Slide
+    from marble.training.run_folder import RunFolder
 
     found = [] if slides is None else find_slides([slides])
     clashes = name_clashes(found)  # one would be shown for the other
     files = {slide_id_of(path): path for path in found if path not in clashes}
     for path, reason in clashes.items():
         typer.echo(f"no picture of {path}: {reason}", err=True)
-    bags = None if store is None else find_store(store)
+    first = results.models[0].repeats[0]
+    made_like = RunFolder(first.folder, first.record).provenance
+    bags = None if store is None else BagStore.find(store, like=made_like)
     predictors: dict[Path, Predictor] = {}
     made = {}
     with reading_elsewhere() as desk:

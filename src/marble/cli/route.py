@@ -31,9 +31,8 @@ def route(
         raise InputError(
             f"'{budgets}' is not a list of shares", where="--budgets", hint="For example 0.1,0.25"
         ) from None
-    if not (bags / "store.json").exists():
-        raise InputError("not a store of bags", where=bags, hint="Give the folder that holds store.json")
-    record = calibrate(RunFolder.open(run_folder), BagStore(bags), tolerance, tried)
+    run = RunFolder.open(run_folder)
+    record = calibrate(run, BagStore.find(bags, like=run.provenance), tolerance, tried)
     rows = [(f"{p['budget']:g}", f"{p['share']:.3f}", f"{p['metric']:.4f}") for p in record["curve"]]
     terminal.table(f"{record['cases']} validation cases", ["budget", "fine tiles used", record["metric"]], rows)
     if "caution" in record:

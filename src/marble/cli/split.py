@@ -155,9 +155,9 @@ def _shared(store: Path | None) -> dict[str, Any]:
     """What the audit is told of the bags: which slides are one file, and which show the same tissue."""
     if store is None:
         return {}
+    from marble.bags.store import BagStore
     from marble.experiment.leaks import alike_in, contents_of
-    from marble.experiment.stores import find_store
 
-    bags = find_store(store)
+    bags = BagStore.find(store)
     slides = [record.slide_id for record in bags.records() if record.status == "ok"]
     return {"contents": contents_of(bags), "alike": alike_in(bags, slides)}

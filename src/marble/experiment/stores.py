@@ -7,7 +7,7 @@ from pathlib import Path
 
 from marble import storage
 from marble.bags.provenance import Provenance
-from marble.bags.store import BagStore
+from marble.bags.store import BagStore, of_whole_slides
 from marble.errors import InputError
 
 
@@ -25,6 +25,7 @@ def find_store(root: Path, magnifications: tuple[float, ...] | None = None, enco
         if encoder is not None and names and encoder not in names:
             continue
         fitting.append(path)
+    fitting = of_whole_slides(fitting)
     if len(fitting) == 1:
         return BagStore(fitting[0])
     if not candidates:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marble.bags import Bag, Level
+from marble.bags.store import ROUTED
 from marble.extract.pipeline import LevelTokens
 from marble.files import sha256_bytes
 from marble.slides.lattice import Pyramid
@@ -40,7 +41,7 @@ def folder_suffix(chooser: Chooser | None) -> str:
     """What a store's name has at its end if its bags hold chosen branches only."""
     if chooser is None:
         return ""
-    return f"-routed-{sha256_bytes(canonical_json(chooser.identity()))[:12]}"
+    return f"{ROUTED}{sha256_bytes(canonical_json(chooser.identity()))[:12]}"
 
 
 def chosen(
