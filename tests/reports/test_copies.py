@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from marble.errors import InputError
+from marble.errors import InputError, RunError
 from marble.reports.collect import collect
+from marble.training.results import read_run
 from marble.training.run import execute
 from marble.viewer.pages import Pages
 from marble.viewer.registry import build_registry
@@ -38,3 +39,10 @@ def test_the_viewer_shows_them_apart(runs: Path) -> None:
     for one in registry.experiments.values():
         assert len([run for run in registry.runs.values() if run.experiment == one.key]) == 2
         assert "mean ± SD over 2 repeats" in pages.results(one)
+
+
+def test_a_folder_of_runs_is_no_run_and_says_where_one_is(runs: Path) -> None:
+    with pytest.raises(RunError, match=r"not a finished run.*Give one of the runs below, as .*tiles.0$"):
+        read_run(runs / "tiny" / "tiles")
+    with pytest.raises(RunError, match=r"not a finished run.*Finish it with `marble run`"):
+        read_run(runs / "tiny" / "held-out")
