@@ -8,7 +8,7 @@ X is a list of bags, or of arrays (N, D) for models that read one level.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -68,12 +68,23 @@ class _BagEstimator(BaseEstimator):  # type: ignore[misc]
             "recipe": self.recipe,
         }
         chosen = {key: value for key, value in named.items() if value is not None}
-        self.run_ = fit(
-            list(X), y, self.model, task=self.task, groups=groups, validation=self.validation, seed=self.seed,
-            **chosen, **(self.options or {}),
-        )  # fmt: skip
+        given = {"model": self.model, "task": self.task, "groups": groups, "validation": self.validation} | chosen
+        self._check(y, {"bags", "targets", "seed", *given})
+        self.run_ = fit(list(X), y, seed=self.seed, **given, **(self.options or {}))
         self.n_features_in_ = int(self.run_.record["model"]["dim"])
         return self
+
+    def _check(self, y: Any, taken: set[str]) -> None:
+        """Refuse a table for y, which would pass for follow-ups, and options that are parameters of their own."""
+        shape = getattr(y, "shape", ())
+        if self.task != "survival" and len(shape) > 1:
+            hint = "Give one column, as y[:, 0] or table['label']"
+            raise InputError(f"y is one target for every bag, got an array {tuple(shape)}", hint=hint)
+        if not isinstance(self.options or {}, Mapping):
+            raise InputError(f"options are a dictionary, got {type(self.options).__name__}")
+        for name in sorted(taken.intersection(self.options or {})):
+            hint = "Options are those of the model and of the training that have no parameter here"
+            raise InputError(f"`options` holds '{name}', which is given beside it already", hint=hint)
 
     def _answers(self, X: Sequence[Any]) -> list[Any]:
         check_is_fitted(self, "run_")
@@ -91,8 +102,8 @@ class MarbleClassifier(ClassifierMixin, _BagEstimator):  # type: ignore[misc]
 
     def fit(self, X: Sequence[Any], y: Any, groups: Any = None) -> Self:
         """Train on bags X with classes y; `groups` names the patient of every bag."""
+        super().fit(X, y, groups)  # which refuses what has no class
         self.classes_ = np.unique(np.asarray(y))
-        super().fit(X, y, groups)
         names = list(self.run_.record["task"]["classes"])  # text inside a run; outside, what y holds
         self._order = [names.index(text_of(each)) for each in self.classes_.tolist()]
         return self
@@ -100,7 +111,8 @@ class MarbleClassifier(ClassifierMixin, _BagEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Sequence[Any]) -> Floats:
         """(n, classes) in the order of `classes_`, calibrated on validation."""
         answers = self._answers(X)
-        return np.array([list(answer.readout.values()) for answer in answers])[:, self._order]
+        probabilities = np.array([list(answer.readout.values()) for answer in answers], dtype=np.float64)
+        return probabilities.reshape(-1, len(self._order))[:, self._order]
 
     def predict(self, X: Sequence[Any]) -> NDArray[Any]:
         """(n,) the class that the run calls, by the same rule as `marble predict`."""

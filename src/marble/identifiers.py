@@ -48,10 +48,22 @@ def is_invisible(character: str) -> bool:
 def slide_id_of(name: str | PurePath) -> str:
     """The id of a slide's or feature file: its name in normal form, without folder and known extension."""
     plain = name.name if isinstance(name, PurePath) else name
-    stem = normal(normal(plain).replace("\\", "/").rpartition("/")[2])
-    lower = stem.lower()
-    known = next((ending for ending in EXTENSIONS if lower.endswith(ending) and len(stem) > len(ending)), "")
-    return stem[: len(stem) - len(known)].rstrip() or stem
+    return _without_ending(normal(normal(plain).replace("\\", "/").rpartition("/")[2]))
+
+
+def listed_id(name: str) -> str:
+    """What a name in a list of patients or slides stands for: a file's name as of a slide, any other as it is.
+
+    `1203/21` and `1507/21` are case numbers, not files of one name in two folders.
+    """
+    text = normal(name)
+    return slide_id_of(text) if _without_ending(text) != text else text
+
+
+def _without_ending(name: str) -> str:
+    lower = name.lower()
+    known = next((ending for ending in EXTENSIONS if lower.endswith(ending) and len(name) > len(ending)), "")
+    return name[: len(name) - len(known)].rstrip() or name
 
 
 def tcga_patient(name: str) -> str | None:
@@ -66,9 +78,12 @@ def tcga_site(name: str) -> str | None:
 
 
 def spelling_key(name: str) -> str:
-    """Equal for names that differ only in case, blanks, dashes, width, extension or the tail of a TCGA barcode."""
+    """Equal for names that differ only in case, blanks, dashes, width, extension or the tail of a TCGA barcode.
+
+    A slash is part of the name, as in case numbers.
+    """
     folded = unicodedata.normalize("NFKC", normal(name)).translate(_DASHES)
-    plain = slide_id_of(" ".join(folded.split()))
+    plain = _without_ending(" ".join(folded.split()))
     return unicodedata.normalize("NFKC", (tcga_patient(plain) or plain).casefold())
 
 

@@ -12,6 +12,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 
 from marble import MarbleClassifier, MarbleRegressor, MarbleSurvival
+from marble.errors import InputError
 from tests.door.making import planted_bag, two_classes
 
 ESTIMATORS = (MarbleClassifier, MarbleSurvival, MarbleRegressor)
@@ -92,3 +93,25 @@ def test_cross_validation_by_patient() -> None:
     scores = cross_val_score(MarbleClassifier("probe"), bags, labels, groups=patients, cv=GroupKFold(3))
     assert len(scores) == 3
     assert min(scores) >= 0.8  # 8 bags each, of patients that were not trained on
+
+
+@pytest.mark.parametrize(
+    ("choices", "y", "said"),
+    [
+        ({}, np.zeros((4, 1)), r"y is one target for every bag, got an array \(4, 1\)\. Give one column"),
+        ({}, np.eye(2)[[0, 1, 0, 1]], r"y is one target for every bag, got an array \(4, 2\)"),
+        ({}, [None, "a", "b", "a"], r"the target is missing \(None\)"),
+        ({"options": {"seed": 1}}, ["a", "b", "a", "b"], "`options` holds 'seed', which is given beside it already"),
+        ({"epochs": 2, "options": {"epochs": 3}}, ["a", "b", "a", "b"], "`options` holds 'epochs'"),
+        ({"options": ["hidden"]}, ["a", "b", "a", "b"], "options are a dictionary, got list"),
+    ],
+)
+def test_what_notebooks_give_by_mistake_is_one_line(choices: dict[str, Any], y: Any, said: str) -> None:
+    bags = [planted_bag(f"s{k}", 0.0) for k in range(4)]
+    with pytest.raises(InputError, match=said):
+        MarbleClassifier("mean", **choices).fit(bags, y)
+
+
+def test_no_bags_have_no_probabilities() -> None:
+    bags, labels = two_classes()
+    assert MarbleClassifier("probe").fit(bags, labels).predict_proba([]).shape == (0, 2)

@@ -13,7 +13,7 @@ from typing import Literal
 from marble.cohorts.cohort import Cohort
 from marble.cohorts.split_files import Member, SplitFile, load_split_files, patient_of, refuse_two_meanings
 from marble.cohorts.splits import PARTS, Split
-from marble.identifiers import slide_id_of, spelling_key, tcga_patient, tcga_site
+from marble.identifiers import listed_id, spelling_key, tcga_patient, tcga_site
 from marble.targets import SurvivalTime
 
 Kind = Literal["leak", "fault", "note"]
@@ -166,7 +166,7 @@ def _shared_patients(by_part: dict[str, set[str]]) -> Iterable[Finding]:
 
 def _slides(split: SplitFile, by_part: dict[str, set[str]], cohort: Cohort | None) -> dict[str, set[str]]:
     """The slides of each part: those that the split names, and those of its patients."""
-    slides = {part: {slide_id_of(member.name) for member in split.members[part]} for part in PARTS}
+    slides = {part: {listed_id(member.name) for member in split.members[part]} for part in PARTS}
     if cohort is not None:
         for part, patients in by_part.items():
             slides[part] |= {slide for name in patients if name in cohort for slide in cohort.case(name).slides}
@@ -227,7 +227,7 @@ def _only_case_differs(text: str, spellings: Iterable[str]) -> bool:
 
 def _repeated(split: SplitFile) -> Iterable[Finding]:
     for part in PARTS:
-        counts = Counter(slide_id_of(member.name) for member in split.members[part])
+        counts = Counter(listed_id(member.name) for member in split.members[part])
         twice = sorted(name for name, count in counts.items() if count > 1)
         if twice:
             yield Finding("fault", f"{_count(twice, 'name')} more than once in {part}", (part,), tuple(twice))
@@ -252,7 +252,7 @@ def _against_cohort(
         if unknown:
             what = f"{_count(unknown, 'name')} of {part} not in cohort {cohort.name}"
             yield Finding("fault", what, (part,), tuple(unknown))
-    slides = {slide_id_of(member.name) for _, member in split.all() if resolve(member.stands_for) in cohort}
+    slides = {listed_id(member.name) for _, member in split.all() if resolve(member.stands_for) in cohort}
     absent = sorted(name for name in slides if name not in cohort and not cohort.has_slide(name) and _is_slide(name))
     if absent:
         yield Finding(
@@ -265,7 +265,7 @@ def _against_cohort(
 
 
 def _unknown_patients(split: SplitFile) -> Iterable[Finding]:
-    unsaid = {slide_id_of(member.name) for _, member in split.all() if member.patient is None}
+    unsaid = {listed_id(member.name) for _, member in split.all() if member.patient is None}
     names = sorted(name for name in unsaid if tcga_patient(name) is None)
     if names:
         what = (

@@ -17,7 +17,7 @@ from marble.cohorts.cohort import Cohort
 from marble.cohorts.families import case_column, fold_columns, slide_column
 from marble.cohorts.splits import PARTS, Split, with_validation
 from marble.errors import IntegrityError, MarbleError, SplitError, TableError
-from marble.identifiers import normal, slide_id_of, spelling_key, tcga_patient
+from marble.identifiers import listed_id, normal, slide_id_of, spelling_key, tcga_patient
 from marble.tabular import Row, Table, csv_text, read_table, safe_cell
 
 FORMAT = "marble-split-1"
@@ -118,9 +118,9 @@ def load_split_files(path: str | Path) -> list[SplitFile]:
 
 def patient_of(name: str, cohort: Cohort | None) -> str:
     """The patient a name in a split file stands for."""
-    plain = slide_id_of(name)
+    plain = listed_id(name)
     if cohort is not None:
-        for candidate in (name, normal(name), plain):
+        for candidate in (name, normal(name), plain, slide_id_of(name)):
             if candidate in cohort:
                 return candidate
             if cohort.has_slide(candidate):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,7 @@ def collect(root: str | Path, reference: str | None = None) -> Results:
         raise InputError(f"runs of several experiments: {sorted(experiments)}", where=root, hint="Report one at a time")
     spec = TaskSpec.parse(records[folders[0]]["task"], where=folders[0])
     by_key: dict[str, dict[str, list[Repeat]]] = defaultdict(lambda: defaultdict(list))
+    _refuse_twins(records)
     for folder, record in records.items():
         about = record["about"]
         by_key[about["model"]][about["variant"]].append(_repeat(folder, record))
@@ -145,6 +146,18 @@ def collect(root: str | Path, reference: str | None = None) -> Results:
     ordered = tuple(sorted(models, key=lambda model: (model is not home, model.key)))
     unit = str(records[folders[0]]["about"].get("unit", ""))
     return Results(experiments.pop(), spec, spec.build(), ordered, left_out, reference, unit)
+
+
+def _refuse_twins(records: Mapping[Path, dict[str, Any]]) -> None:
+    """Refuse a run that is there twice, as in a copy or under two `--out`: the better one would be taken."""
+    homes: dict[tuple[str, str, int], Path] = {}
+    for folder, record in records.items():
+        about = record["about"]
+        other = homes.setdefault((about["model"], about["variant"], about["repeat"]), folder)
+        if other is not folder:
+            what = f"two runs are repeat {about['repeat']} of '{about['model']}'"
+            hint = "Give the folder of one experiment, or move copies elsewhere"
+            raise InputError(what, where=f"{other} and {folder}", hint=hint)
 
 
 def _repeat(folder: Path, record: dict[str, Any]) -> Repeat:

@@ -91,7 +91,9 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     """A finished run's record."""
     path = Path(folder) / "run.json"
     if not path.exists():
-        raise RunError("not a finished run: run.json is missing", where=folder, hint="Finish it with `marble run`")
+        below = find_runs(folder)
+        hint = f"Give one of the runs below, as {below[0]}" if below else "Finish it with `marble run`"
+        raise RunError("not a finished run: run.json is missing", where=folder, hint=hint)
     record: dict[str, Any] = files.read_json(path, dict)
     if record.get("format") != FORMAT:
         raise RunError(

@@ -9,6 +9,7 @@ files is not what it was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +90,8 @@ def calibrate(
         budgets: shares of fine tiles to try; 1 is always among them.
         seed: of the router.
     """
-    if not tolerance >= 0:
-        raise InputError(f"tolerance must not be negative, got {tolerance:g}")
+    if not 0 <= tolerance < math.inf:  # what is no number could not be recorded
+        raise InputError(f"tolerance must not be negative, nor infinite, got {tolerance:g}", hint="For example 0.01")
     for budget in budgets:
         check_budget(budget)
     model, orders = run.model(), int(run.record["orders"])

@@ -54,8 +54,13 @@ class RunEntry:
 
     @property
     def model(self) -> str:
-        about = self.record["about"]
-        return f"{about.get('model', self.record['model']['name'])} {about.get('variant', '')}".strip()
+        return self.model_of(self.record)
+
+    @staticmethod
+    def model_of(record: dict[str, Any]) -> str:
+        """The model as tables call it, with its variant if several compete."""
+        about = record["about"]
+        return f"{about.get('model', record['model']['name'])} {about.get('variant', '')}".strip()
 
     @property
     def task(self) -> Task:
@@ -250,7 +255,8 @@ def _runs(stored: Mapping[Path, _Stored]) -> tuple[dict[str, ExperimentEntry], d
         by_name.setdefault(str(record["about"].get("experiment", "runs")), []).append(folder)
     experiments = {}
     runs = {}
-    for name, mine in by_name.items():
+    apart = [one for name, mine in by_name.items() for one in _apart(name, mine, stored)]
+    for name, mine in apart:
         root = Path(os.path.commonpath([folder.parent for folder in mine]))
         experiment = ExperimentEntry(key_of("experiment", name, root), name, root)
         experiments[experiment.key] = experiment
@@ -264,6 +270,19 @@ def _runs(stored: Mapping[Path, _Stored]) -> tuple[dict[str, ExperimentEntry], d
             )
             runs[entry.key] = entry
     return experiments, runs
+
+
+def _apart(name: str, folders: list[Path], stored: Mapping[Path, _Stored]) -> list[tuple[str, list[Path]]]:
+    """The runs of one name, by experiment: where a run is there twice, as in a copy, each folder is one of its own."""
+    seen = {(RunEntry.model_of(stored[folder][0]), stored[folder][0]["about"].get("repeat", 0)) for folder in folders}
+    if len(seen) == len(folders):
+        return [(name, folders)]
+    homes: dict[Path, list[Path]] = {}
+    for folder in folders:
+        homes.setdefault(folder.parent.parent, []).append(folder)
+    common = os.path.commonpath(list(homes))
+    told = {home: os.path.relpath(home, common) for home in homes}
+    return [(name if told[home] in (".", name) else f"{name} ({told[home]})", mine) for home, mine in homes.items()]
 
 
 def _truths(stored: Mapping[Path, _Stored]) -> dict[str, tuple[str, str, str, Target | None]]:
