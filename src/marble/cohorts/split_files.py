@@ -131,7 +131,7 @@ def patient_of(name: str, cohort: Cohort | None) -> str:
 def refuse_two_meanings(file: SplitFile, cohort: Cohort) -> None:
     """A bare name that is one patient's id and the slide of another would be taken for either without a word."""
     for part, member in file.all():
-        name = slide_id_of(member.name)
+        name = listed_id(member.name)
         owner = cohort.case_of(name).case_id if member.patient is None and cohort.has_slide(name) else name
         if owner != name and name in cohort:
             what = f"'{name}' is a patient of the cohort, and also a slide of patient '{owner}'"
