@@ -13,7 +13,7 @@ from pathlib import Path
 from marble import files
 from marble.bags.store import BagStore
 from marble.compute import Done, Executor, Inline, Processes
-from marble.errors import MarbleError
+from marble.errors import InputError, MarbleError
 from marble.experiment import Experiment
 from marble.extract import ExtractSpec, extract_many
 from marble.heatmaps.write import write_heatmaps
@@ -26,6 +26,7 @@ from marble.training.protocol import RunOutcome, run_all
 PATIENTS = 96
 SEED_STEP = 1000  # slides of different seeds of the demo have nothing in common
 DEVELOPMENT_SEED = 100
+DRAWN = "demo.json"  # which slides are in the folder; there before the first of them
 
 EXPERIMENT = """\
 name = "demo"
@@ -54,6 +55,7 @@ def run_demo(
 ) -> Iterator[str]:
     """Do it all, saying what is done; what is already there and whole is kept. `report` reports on the runs."""
     root = Path(out)
+    _claim(root, seed)
     executor: Executor = Inline() if workers == 1 else Processes(workers)
     yield f"1/5  drawing {PATIENTS} slides: glands, nests, and speckled cells among the ones or the others"
     slides = _slides(root, seed, executor)
@@ -87,6 +89,18 @@ def _heatmap(root: Path, outcomes: list[RunOutcome], store: BagStore) -> Iterato
     yield written.sentence
     yield from (f"heatmap: {path}" for path in written.files if path.suffix == ".png")
     yield f"ask the model about a slide:  marble predict '{run}' {root / 'slides' / f'{shown}.tiff'}"
+
+
+def _claim(root: Path, seed: int) -> None:
+    """Say in the folder which slides it is for; one with others is refused, since what is there is kept."""
+    drawn, asked = root / DRAWN, {"seed": seed, "patients": PATIENTS}
+    found = files.read_json(drawn) if drawn.exists() else None
+    if found == asked:
+        return
+    if found is not None or any((root / name).exists() for name in ("slides", "bags", "runs")):
+        what = f"this folder does not hold the demo of seed {seed} with {PATIENTS} slides"
+        raise InputError(what, where=root, hint="Give another --out, or remove this folder")
+    files.publish_json(drawn, asked)
 
 
 def _slides(root: Path, seed: int, executor: Executor) -> list[Path]:

@@ -11,6 +11,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from marble import demo
+from marble.errors import InputError
 from marble.reports.collect import collect
 from marble.synthetic.two_scales import MARGIN_PX, REGION_PX, plan_slide
 from tests.cli.commands import marble
@@ -37,6 +38,29 @@ def test_the_demo_ends_with_table_report_heatmap_and_what_to_type_next(
     asked = marble(command, run.strip("'"), slide)
     assert asked.code == 0, asked.err
     assert f"look around:  marble view {tmp_path / 'demo' / 'runs'}" in done.out
+
+
+def test_a_folder_of_other_slides_is_refused_and_one_of_the_same_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "demo"
+    first = next(demo.run_demo(out, seed=3))
+    (out / "slides").mkdir()
+    assert next(demo.run_demo(out, seed=3)) == first
+    refused = marble("demo", "--out", out, "--seed", 4)
+    said = f"error: {out}: this folder does not hold the demo of seed 4 with {demo.PATIENTS} slides. "
+    assert (refused.code, refused.err) == (2, said + "Give another --out, or remove this folder\n")
+    monkeypatch.setattr(demo, "PATIENTS", 20)
+    with pytest.raises(InputError, match="seed 3 with 20 slides"):
+        next(demo.run_demo(out, seed=3))
+
+
+@pytest.mark.parametrize("made", ["slides", "bags", "runs"])
+def test_slides_of_which_nothing_says_what_they_are_of_are_not_taken_for_ours(tmp_path: Path, made: str) -> None:
+    (tmp_path / made).mkdir()
+    with pytest.raises(InputError, match="does not hold the demo of seed 0"):
+        next(demo.run_demo(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [made]
 
 
 @pytest.mark.slow
