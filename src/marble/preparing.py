@@ -102,6 +102,11 @@ def found_in(sources: Iterable[str | Path], run: RunFolder, options: SlideOption
     return [_nameless(one, ids) for one in found], replace(options, pseudonyms=None, ids=ids)
 
 
+def holds_bags(path: Path) -> bool:
+    """Whether a source is a bag or a store, of which no slide has to be prepared."""
+    return BagStore.any_at(path) if path.is_dir() else path.suffix == ".safetensors"
+
+
 def _nameless(one: Found, ids: Mapping[Path, str]) -> Found:
     if isinstance(one, Path) or not isinstance(one[1], Exception) or (path := Path(one[0])) not in ids:
         return one
@@ -113,12 +118,12 @@ def _found_at(path: Path, run: RunFolder) -> Iterator[Found]:
     from marble.extract import slides_in
 
     try:
-        if path.suffix == ".safetensors" and not path.is_dir():
+        if holds_bags(path) and not path.is_dir():
             store, known = BagStore(path.parent), path.with_suffix(".json")
             if not known.exists() or store.bag_path(slide_id := read_record(known).slide_id).name != path.name:
                 raise InputError("no record beside this bag says that it is whole", where=path, hint="Extract it again")
             yield slide_id, store
-        elif path.is_dir() and BagStore.any_at(path):
+        elif holds_bags(path):
             store = BagStore.find(path, like=run.provenance)
             yield from ((slide_id, error or store) for slide_id, error in survey(store))
         elif path.is_dir():

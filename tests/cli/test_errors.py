@@ -248,6 +248,13 @@ LONELY = [
     (("split", "--check", ".", "--label", "stage"), "--label", "a cohort table"),
     (("split", "--check", ".", "--scored-by", "slide"), "--scored-by", "a cohort table"),
 ]
+#: flags about slides, asked about a bag
+UNPREPARED = [
+    (("--weights", "lite0=."), "--weights"),
+    (("--mpp", "0.5"), "--mpp"),
+    (("--outlines", "."), "--outlines"),
+    (("--spec", "extract.toml"), "--spec"),
+]
 #: flags that say something only without another one
 BESIDE = [
     (("split", "--check", ".", "--out", "splits"), "--out", "--check"),
@@ -278,3 +285,25 @@ def test_a_flag_that_would_not_be_heard_is_refused(
     ended = running.marble(*given)
     assert (ended.code, ended.output) == (2, f"error: {said}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags", "flag"),
+    [
+        *((verb, flags, flag) for verb in ("predict", "heatmap") for flags, flag in UNPREPARED),
+        ("predict", ("--pseudonyms", "map.csv"), "--pseudonyms"),
+    ],
+)
+@pytest.mark.parametrize("source", ["S1.safetensors", "store", "stores"])
+def test_a_flag_about_slides_is_refused_where_there_are_bags_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, flags: tuple[str, ...], flag: str, source: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "S1.safetensors").write_bytes(b"bag")
+    for store in ("store", "stores/one"):
+        (tmp_path / store).mkdir(parents=True)
+        (tmp_path / store / "store.json").write_text("{}")
+    ended = running.marble(verb, ".", source, *flags)
+    said = f"error: {flag} says nothing without a slide file. Give a slide file too, or leave {flag} out\n"
+    assert (ended.code, ended.output) == (2, said)
+    assert not (tmp_path / "map.csv").exists()

@@ -11,7 +11,15 @@ from marble.cli import paths
 from marble.cli.companions import goes_without
 from marble.cli.pseudonym_options import Pseudonyms, read
 from marble.cli.run_options import Device, FinishedRun
-from marble.cli.slide_options import RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
+from marble.cli.slide_options import (
+    RunSpecFile,
+    SlideMpp,
+    SlideOutlines,
+    Weights,
+    heard_by_slides,
+    preparing_flags,
+    weight_files,
+)
 from marble.identifiers import slide_id_of
 
 if TYPE_CHECKING:
@@ -42,8 +50,7 @@ def heatmap(
 ) -> None:
     """Draw why a run says what it says about a slide: overlay, contact sheet, GeoJSON for QuPath."""
     if store is not None:  # the bag is there already
-        making = {"--weights": bool(weights), "--mpp": mpp is not None, "--outlines": outlines is not None}
-        goes_without("--store", making | {"--spec": spec_file is not None})
+        goes_without("--store", preparing_flags(weights, mpp, outlines, spec_file))
     paths.existing_folder(run_folder, "folder of a run")
     paths.output_folder(out)
     if store is not None:
@@ -58,6 +65,8 @@ def heatmap(
     from marble.pseudonyms import nameless_error
     from marble.slides.readers.elsewhere import reading_elsewhere
 
+    if store is None:
+        heard_by_slides([slide], preparing_flags(weights, mpp, outlines, spec_file))
     predictor = Predictor(run_folder, device=device)
     options = SlideOptions(device, weight_files(weights), mpp, outlines, spec_file, pseudonyms)
     spec = HeatmapSpec(mode, target, level, size, top, colours, stretch, curves)

@@ -12,7 +12,15 @@ from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, clu
 from marble.cli.companions import workers_go_with_ray
 from marble.cli.pseudonym_options import Pseudonyms, written
 from marble.cli.run_options import Device
-from marble.cli.slide_options import RunSpecFile, SlideMpp, SlideOutlines, Weights, weight_files
+from marble.cli.slide_options import (
+    RunSpecFile,
+    SlideMpp,
+    SlideOutlines,
+    Weights,
+    heard_by_slides,
+    preparing_flags,
+    weight_files,
+)
 from marble.errors import InputError
 from marble.storage import location, pull
 
@@ -68,6 +76,8 @@ def predict(
     from marble.preparing import SlideOptions
     from marble.reports.tables import rows_csv
 
+    given = preparing_flags(weights, mpp, outlines, spec) | {"--pseudonyms": pseudonyms is not None}
+    heard_by_slides(sources, given)
     folders = runs_together((run_folder, *(beside or ())))
     panel, options = (
         Panel(tuple(folders), device, routed, budget),

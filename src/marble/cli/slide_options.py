@@ -6,13 +6,14 @@ the file of `--spec`. A flag wins over `--set`, `--set` over the file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from marble.cli import terminal
+from marble.cli.companions import goes_with
 from marble.cli.settings import from_file, key_values, merged
 from marble.identifiers import IdFrom
 
@@ -140,6 +141,22 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
         return tuple(float(part.strip().removesuffix("x")) for part in text.split(",")) if text else ()
     except ValueError:
         raise InputError(f"'{text}' is not a list of numbers", where=option, hint="Write it like 5,20") from None
+
+
+def preparing_flags(
+    weights: list[str] | None, mpp: float | None, outlines: Path | None, spec: Path | None
+) -> dict[str, bool]:
+    """The flags that say how a slide is prepared, and whether each was given: a bag is prepared already."""
+    settings = {"--mpp": mpp, "--outlines": outlines, "--spec": spec}
+    return {"--weights": bool(weights)} | {flag: value is not None for flag, value in settings.items()}
+
+
+def heard_by_slides(sources: Sequence[Path], given: Mapping[str, bool]) -> None:
+    """Refuse flags about slide files where the sources are bags and stores alone."""
+    from marble.preparing import holds_bags
+
+    if all(holds_bags(source) for source in sources):
+        goes_with("a slide file", given)
 
 
 def weight_files(pairs: list[str] | None) -> dict[str, Path]:
