@@ -97,7 +97,8 @@ async function explainIn(name, run) {
     if (control("show-tissue").checked) await toggleTissue();
     redraw();
   } catch (error) {
-    if (asked[name] === question) box.replaceChildren("No prediction.");
+    if (asked[name] !== question) return; // nobody waits for this answer any more
+    box.replaceChildren("No prediction.");
     throw error;
   } finally {
     wait.end();

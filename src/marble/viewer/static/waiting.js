@@ -36,6 +36,7 @@ export class Waiting {
   }
 
   end() {
+    if (!this.timer) return; // the words are those of another question by now
     clearInterval(this.timer);
     this.timer = null;
     this.onWords("");
