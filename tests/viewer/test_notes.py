@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 from starlette.types import ASGIApp
 
+from marble import files
 from marble.viewer.app import create_app
 from marble.viewer.notes import MAX_BODY_BYTES, MAX_CHARACTERS, Notes
 from marble.viewer.registry import build_registry, key_of
@@ -57,6 +61,35 @@ def test_nobody_writes_over_what_they_have_not_seen(app: ASGIApp) -> None:
     assert "meanwhile" in late.json()["error"]
     assert get(app, PATH).json()["text"] == "mine"
     assert write(app, "theirs", seen="mine").status == 200
+
+
+def test_a_viewer_waits_while_another_writes_the_same_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second begins between the first one's reading and publishing."""
+    one, other, waits_or_is_done = Notes(file), Notes(file), Event()
+    publish, sleep = files.publish_json, time.sleep
+
+    def write_too() -> None:
+        other.write("S2", "theirs", "")
+        waits_or_is_done.set()
+
+    def waiting(seconds: float) -> None:
+        waits_or_is_done.set()
+        sleep(seconds)
+
+    writing = Thread(target=write_too)
+
+    def publish_late(path: Path, value: object) -> Path:
+        if not writing.ident:
+            writing.start()
+            assert waits_or_is_done.wait(60)
+        return publish(path, value)
+
+    monkeypatch.setattr("marble.compute.locks.time", SimpleNamespace(sleep=waiting))
+    monkeypatch.setattr("marble.viewer.notes.files.publish_json", publish_late)
+    one.write("S1", "ours", "")
+    writing.join(60)
+    assert [one.read(slide)["text"] for slide in ("S1", "S2")] == ["ours", "theirs"]
+    assert [left.name for left in file.parent.iterdir()] == ["notes.json"]
 
 
 def test_another_page_cannot_write(app: ASGIApp, file: Path) -> None:

@@ -2,7 +2,8 @@
 
 They live in one JSON file beside the runs, published whole: for each slide one note of each writer, by the name of the
 token, which is empty where tokens have no names. Everybody reads all of them and writes only their own. A note is
-written with the text its writer saw before; if it changed meanwhile, it is refused instead of lost. A page elsewhere
+written with the text its writer saw before; if it changed meanwhile, it is refused instead of lost. Viewers that share
+the file write one after the other. A page elsewhere
 cannot write one: a request must carry a header that no form can set, and where the browser names the page it comes
 from, that page must be ours.
 """
@@ -22,6 +23,7 @@ from fastapi import FastAPI, HTTPException, Request
 from starlette.responses import JSONResponse, Response
 
 from marble import files
+from marble.compute import locks
 from marble.errors import IntegrityError, MarbleError
 from marble.viewer.gate import Gate
 from marble.viewer.registry import SlideEntry
@@ -44,7 +46,8 @@ class Notes:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = Lock()
+        self._here = Lock()  # threads of one viewer need not ask the disk
+        self._file = path.with_name(f".{path.name}{locks.SUFFIX}")
 
     def read(self, slide_id: str, writer: str = "") -> dict[str, Any]:
         """Text and time of the writer's own note on a slide, both empty if there is none; and the others'."""
@@ -52,7 +55,7 @@ class Notes:
 
     def write(self, slide_id: str, text: str, seen: str, writer: str = "") -> dict[str, Any]:
         """Put `text` in place of `seen` as the writer's own note; an empty one removes it."""
-        with self._lock:
+        with self._here, locks.hold(self._file, "the file of notes", wait=True):
             notes = self._all()
             here = notes.pop(slide_id, {})
             if here.pop(writer, NOTHING)["text"] != seen:
