@@ -10,6 +10,7 @@ import typer
 from marble.cli import paths
 
 if TYPE_CHECKING:
+    from marble.bags.provenance import Provenance
     from marble.reports.collect import Results
     from marble.reports.page import CaseLooks, CasePicture
 
@@ -92,16 +93,13 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
     from marble.reports.page import CasePicture
     from marble.slides.readers.elsewhere import reading_elsewhere
     from marble.slides.slide import Slide
-    from marble.training.run_folder import RunFolder
 
     found = [] if slides is None else find_slides([slides])
     clashes = name_clashes(found)  # one would be shown for the other
     files = {slide_id_of(path): path for path in found if path not in clashes}
     for path, reason in clashes.items():
         typer.echo(f"no picture of {path}: {reason}", err=True)
-    first = results.models[0].repeats[0]
-    made_like = RunFolder(first.folder, first.record).provenance
-    bags = None if store is None else BagStore.find(store, like=made_like)
+    bags = None if store is None else BagStore.find(store, like=_way_of_making_bags(results))
     predictors: dict[Path, Predictor] = {}
     made = {}
     with reading_elsewhere() as desk:
@@ -119,3 +117,10 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
             except MarbleError as error:
                 typer.echo(f"no picture of {slide_id}: {error.what}", err=True)
     return made
+
+
+def _way_of_making_bags(results: Results) -> Provenance:
+    from marble.training.run_folder import RunFolder
+
+    first = results.models[0].repeats[0]
+    return RunFolder(first.folder, first.record).provenance
