@@ -17,6 +17,7 @@ from marble import files
 from marble.bags import Bag, BagStore, EncoderIdentity, Provenance
 from marble.bags import store as store_module
 from marble.bags.record import file_stem
+from marble.compute import locks
 from marble.errors import BagError, InputError, IntegrityError, MarbleError
 from tests.bags.making import random_bag
 
@@ -254,3 +255,15 @@ def test_of_two_workers_that_bring_the_first_bags_only_one_says_what_the_store_h
     assert ["provenance differs in 'encoders'" in str(error) for error in refused] == [True]
     assert store.slide_ids() == ["a"]
     assert not list((tmp_path / "bags").glob(".*.lock"))
+
+
+def test_the_lock_of_a_process_killed_as_it_set_the_store_goes_with_the_next_bag(tmp_path: Path) -> None:
+    store = BagStore(tmp_path)
+    store.save(random_bag("s"))
+    left = tmp_path / f".store{locks.SUFFIX}"
+    left.write_text(json.dumps(vars(locks.Holder.this_process()) | {"started": "1"}))  # a process of before
+    store.save(random_bag("t"))
+    assert not left.exists()
+    left.write_text(json.dumps(vars(locks.Holder.this_process())))  # one that lives keeps it
+    store.save(random_bag("u"))
+    assert left.exists()

@@ -216,13 +216,16 @@ class BagStore:
         """Compare the bag's recipe with the store's; the first bag sets it."""
         path = self.root / "store.json"
         storage.fetch(path)
+        lock = self.root / f".store{locks.SUFFIX}"
         if not path.exists():
             # Workers come at the same time: only one may set it, or the store would hold bags of two kinds.
-            with locks.hold(self.root / f".store{locks.SUFFIX}", f"store '{self.root.name}'", wait=True):
+            with locks.hold(lock, f"store '{self.root.name}'", wait=True):
                 if not path.exists():
                     common = bag.provenance.without_slide()
                     fields = {"format": RECORD_FORMAT, "provenance": common.model_dump(mode="json")}
                     files.publish_json(path, files.seal(fields))
+        elif lock.exists():  # of a process that was killed as soon as it had set it
+            locks.sweep(self.root)
         # Read back even then: another machine may have come first with bags of another kind.
         self.common().require_same_recipe(bag.provenance, where=path, against=f"bag '{bag.slide_id}'")
 
