@@ -83,6 +83,25 @@ def test_the_search_writes_a_row_per_candidate_and_cohort(data: Path, monkeypatc
     assert longer["fit"]["epochs"] == 2
 
 
+def test_candidates_are_judged_by_all_of_their_network_unless_by_its_share() -> None:
+    settings = {name: recipe._cohort(name, "fine-only", 48, 100).train for name in recipe.CANDIDATES}
+    assert "share_folds" not in settings.pop("with its share")
+    assert "share_folds" not in settings.pop("probe")  # which is solved, and has no network
+    assert all(train.endswith("share_folds = 0") or "share_folds = 0," in train for train in settings.values())
+
+
+def test_differences_to_the_first_candidate_are_paired_by_cohort_and_seed() -> None:
+    auc = {("base", 1): (0.8, 0.6), ("base", 2): (0.9, 0.7), ("other", 1): (0.9, 0.6), ("other", 2): (0.8, 0.9)}
+    tried = [
+        recipe.Tried(name, signal, 48, seed, value, 0.1, 0.0, 1.0)
+        for (name, seed), values in auc.items()
+        for signal, value in zip(("cross-scale", "fine-only"), values, strict=True)
+    ]
+    # seed 1: +0.1 and 0; seed 2: -0.1 and +0.2; so 0.05 in both, and no error between them
+    assert "| other | 0.850 | 0.750 | +0.050 ± 0.000, -0.100 | 0.10 |" in recipe.markdown(tried)
+    assert "| other | 0.900 | 0.600 | +0.050, +0.000 | 0.10 |" in recipe.markdown([t for t in tried if t.seed == 1])
+
+
 def test_without_tissue_there_is_one_line() -> None:
     said = CliRunner().invoke(assemble(), ["bench", "learning"])
     assert isinstance(said.exception, InputError)
