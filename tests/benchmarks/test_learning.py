@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from marble.benchmarks import learning, recipe
 from marble.cli import assemble
 from marble.errors import InputError
+from marble.synthetic.composed import Signal
 from tests.synthetic.test_composed import tissue
 
 
@@ -91,11 +92,12 @@ def test_candidates_are_judged_by_all_of_their_network_unless_by_its_share() -> 
 
 
 def test_differences_to_the_first_candidate_are_paired_by_cohort_and_seed() -> None:
+    signals: tuple[Signal, Signal] = ("cross-scale", "fine-only")
     auc = {("base", 1): (0.8, 0.6), ("base", 2): (0.9, 0.7), ("other", 1): (0.9, 0.6), ("other", 2): (0.8, 0.9)}
     tried = [
         recipe.Tried(name, signal, 48, seed, value, 0.1, 0.0, 1.0)
         for (name, seed), values in auc.items()
-        for signal, value in zip(("cross-scale", "fine-only"), values, strict=True)
+        for signal, value in zip(signals, values, strict=True)
     ]
     # seed 1: +0.1 and 0; seed 2: -0.1 and +0.2; so 0.05 in both, and no error between them
     assert "| other | 0.850 | 0.750 | +0.050 ± 0.000, -0.100 | 0.10 |" in recipe.markdown(tried)
