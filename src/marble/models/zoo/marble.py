@@ -256,7 +256,8 @@ class Marble(BagModel):
             return BlockInput(X, W, shift[None], torch.zeros(len(X), dtype=torch.int64, device=X.device))
         phi = self.phi[k - 1]
         assert isinstance(phi, nn.Linear)
-        W_x, W_c = torch.split(phi.weight, self.width, dim=1)  # at once: their gradients are joined once
+        # At once, because their gradients are joined once; whole, because those of strided halves come transposed.
+        W_x, W_c = (half.contiguous() for half in torch.split(phi.weight, self.width, dim=1))
         bias: Tensor | None = phi.bias
         if not changed:
             W_x, bias = self.inputs.fold(W_x, bias, place, slide)
