@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import layer_norm, pad, softplus
+from torch.nn.functional import layer_norm, pad, silu, softplus
 
 from marble.bags.bag import Bag, Level
 from marble.errors import BagError, InputError
 from marble.models import build
 from marble.models.originals.weights import load_reference
 from marble.models.ssm import mamba1
-from marble.models.ssm.mamba1 import DT_MAX, DT_MIN, Mamba1Mixer, causal_conv, deinterleave, interleave
+from marble.models.ssm.mamba1 import DT_MAX, DT_MIN, Mamba1Mixer, causal_conv, deinterleave, gated, interleave
 from marble.models.zoo.mamba2d import Mamba2DMIL
 from marble.models.zoo.mambamil import MambaMIL, SRMambaMIL
 from marble.models.zoo.s4mil import S4MIL
@@ -75,8 +75,24 @@ def test_interleaving_follows_its_definition_and_is_undone(tokens: int, rate: in
 def test_causal_convolution(tokens: int) -> None:
     torch.manual_seed(0)
     conv = nn.Conv1d(6, 6, 4, groups=6).double()
-    x = torch.randn(tokens, 6, dtype=torch.float64)
-    torch.testing.assert_close(causal_conv(x, conv), conv(pad(x.T, (3, 0))).T)
+    x = torch.randn(tokens, 6, dtype=torch.float64, requires_grad=True)
+    ours, theirs = causal_conv(x, conv), conv(pad(x.T, (3, 0))).T
+    torch.testing.assert_close(ours, theirs)
+    weights, inputs = torch.randn_like(ours), [x, *conv.parameters()]
+    gradients = [torch.autograd.grad((y * weights).sum(), inputs) for y in (ours, theirs)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("narrow", [torch.float64, torch.bfloat16])
+def test_the_gate_is_that_of_its_equation(narrow: torch.dtype) -> None:
+    torch.manual_seed(0)
+    y = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    z = torch.randn(5, 6, dtype=torch.float64).to(narrow).requires_grad_()
+    ours, as_written = gated(y, z), y * silu(z.double())
+    assert ours.dtype == y.dtype
+    torch.testing.assert_close(ours, as_written)
+    gradients = [torch.autograd.grad((out * y.detach().cos()).sum(), [y, z]) for out in (ours, as_written)]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("second", [None, "flip", 3])

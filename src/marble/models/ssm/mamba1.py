@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, silu, softplus
 from torch.utils.checkpoint import checkpoint
 
@@ -64,28 +65,29 @@ class Mamba1Mixer(nn.Module):
 
     def forward(self, h: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """(T, w) tokens -> (T, w); with `grid` (H, W), the tokens are its cells row by row and the scan is 2-D."""
-        xz = self.in_proj(h)  # (T, 2 d)
-        y = self._kept_small(xz, self.conv1d, self.x_proj, self.dt_proj, self.A_log, self.D, grid)
+        x, z = self.in_proj(h).chunk(2, dim=1)  # (T, d) each
+        y = self._kept_small(x, self.conv1d, self.x_proj, self.dt_proj, self.A_log, self.D, grid)
+        # The gate is the same for both branches: they are added before it, and only x is put in another order.
         if self.second == "flip":
-            y = y + self._second_branch(xz.flip(0)).flip(0)
+            y = y + self._second_branch(x.flip(0)).flip(0)
         elif isinstance(self.second, int):
-            y = y + deinterleave(self._second_branch(interleave(xz, self.second)), self.second)[: len(h)]
-        mixed: Tensor = self.out_proj(y)
+            y = y + deinterleave(self._second_branch(interleave(x, self.second)), self.second)[: len(h)]
+        mixed: Tensor = self.out_proj(gated(y, z))
         return mixed
 
-    def _second_branch(self, xz: Tensor) -> Tensor:
-        return self._kept_small(xz, self.conv1d_b, self.x_proj_b, self.dt_proj_b, self.A_b_log, self.D_b, None)
+    def _second_branch(self, x: Tensor) -> Tensor:
+        return self._kept_small(x, self.conv1d_b, self.x_proj_b, self.dt_proj_b, self.A_b_log, self.D_b, None)
 
-    def _kept_small(self, xz: Tensor, *branch: Any) -> Tensor:
+    def _kept_small(self, x: Tensor, *branch: Any) -> Tensor:
         """A branch, of which a long bag keeps nothing for the backward pass but its input: there it is run again."""
-        if len(xz) < RECOMPUTE_FROM or not torch.is_grad_enabled():
-            return self._branch(xz, *branch)
-        y: Tensor = checkpoint(self._branch, xz, *branch, use_reentrant=False, preserve_rng_state=False)
+        if len(x) < RECOMPUTE_FROM or not torch.is_grad_enabled():
+            return self._branch(x, *branch)
+        y: Tensor = checkpoint(self._branch, x, *branch, use_reentrant=False, preserve_rng_state=False)
         return y
 
     def _branch(
         self,
-        xz: Tensor,
+        x: Tensor,
         conv: nn.Conv1d,
         x_proj: nn.Linear,
         dt_proj: nn.Linear,
@@ -93,19 +95,38 @@ class Mamba1Mixer(nn.Module):
         D: Tensor,
         grid: tuple[int, int] | None,
     ) -> Tensor:
-        """(T, 2 d) projected tokens -> (T, d)."""
-        x, z = xz.chunk(2, dim=1)  # (T, d) each
+        """(T, d) projected tokens -> (T, d), not gated yet."""
         x = silu(causal_conv(x, conv))
         dt, B, C = x_proj(x).split([self.dt_rank, self.state, self.state], dim=1)
         dt = softplus(dt_proj(dt))  # (T, d)
         A = -torch.exp(A_log)  # (d, n)
         x, dt, B, C = (v.to(A.dtype) for v in (x, dt, B, C))  # only projections are narrow, where any are
         if grid is None:
-            y = selective_scan(x, dt, A, B, C, D)
-        else:
-            x, dt, B, C = (v.unflatten(0, grid) for v in (x, dt, B, C))  # (H, W, d or n)
-            y = selective_scan_2d(x, dt, A, B, C, D).flatten(0, 1)
-        return y * silu(z)
+            return selective_scan(x, dt, A, B, C, D)
+        x, dt, B, C = (v.unflatten(0, grid) for v in (x, dt, B, C))  # (H, W, d or n)
+        return selective_scan_2d(x, dt, A, B, C, D).flatten(0, 1)
+
+
+class _Gated(torch.autograd.Function):
+    """y * silu(z); silu(z) is not kept but computed again, for a fresh page costs more than its arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, z: Tensor) -> Tensor:
+        ctx.save_for_backward(y, z)
+        return silu(z).mul_(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        y, z = ctx.saved_tensors
+        return silu(z).mul_(gradient), torch.ops.aten.silu_backward(gradient * y, z)
+
+
+def gated(y: Tensor, z: Tensor) -> Tensor:
+    """(T, d) scanned channels times the silu of their gate."""
+    z = z.to(y.dtype)  # projections may be narrow, scans are not
+    product: Tensor = _Gated.apply(y, z)  # type: ignore[no-untyped-call]
+    return product
 
 
 def causal_conv(x: Tensor, conv: nn.Conv1d) -> Tensor:
