@@ -12,7 +12,13 @@ import numpy.typing as npt
 MAX_RATIO = 64
 
 
-def cell_boxes(cells: npt.NDArray[Any], extent: int, l0_origin_px: Sequence[int]) -> npt.NDArray[np.int64]:
-    """(T, 4) x, y, width, height in level-0 pixels of cells (T, 2) of row and column."""
-    corner = cells[:, ::-1].astype(np.int64) * extent + np.asarray(l0_origin_px, np.int64)
+def cell_boxes(
+    cells: npt.NDArray[Any], extent: int, l0_origin_px: Sequence[int], pitch: float | None = None
+) -> npt.NDArray[np.int64]:
+    """(T, 4) x, y, width, height in level-0 pixels of cells (T, 2) of row and column.
+
+    Cells are `pitch` pixels apart, by default as far as a tile is wide.
+    """
+    step = extent if pitch is None else pitch
+    corner = np.rint(cells[:, ::-1].astype(np.int64) * step).astype(np.int64) + np.asarray(l0_origin_px, np.int64)
     return np.concatenate((corner, np.full_like(corner, extent)), axis=1)

@@ -19,6 +19,7 @@ from marble import files
 from marble.compute import locks
 from marble.errors import InputError, MarbleError
 from marble.identifiers import printable, slide_id_of
+from marble.slide_files import files_of, look_at, together
 from marble.tabular import csv_text, read_table, safe_cell
 
 COLUMNS = ("file", "slide_id", "bytes", "sample_sha256")
@@ -186,7 +187,10 @@ def _written(path: Path) -> str:
 
 def _content(path: Path) -> tuple[str, str]:
     try:
-        size = path.stat().st_size if path.is_file() else 0
-        return (str(size), files.sha256_sample(path, size)) if size else _UNREAD
+        if not path.is_file() or not path.stat().st_size:
+            return _UNREAD
+        parts = files_of(path)
+        look = together(parts, [look_at(part) for part in parts])
+        return str(look.size), look.sample_sha256
     except OSError:
         return _UNREAD

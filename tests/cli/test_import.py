@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -245,6 +246,17 @@ def test_tiles_at_the_place_of_another_are_counted_in_the_verdict(tmp_path: Path
         "import", "--level", f"20:{tmp_path / 'plain'}", "--store", tmp_path / "bags", "--tile-px=256"
     )
     assert "one level: 3 tiles of 1 slides; 0 left out for a shared cell, 1 for the place of another" in ended.output
+
+
+def test_tiles_that_overlap_are_said_to(tmp_path: Path) -> None:
+    """A grid of half a tile's step: three in four tiles have no cell of their own."""
+    (tmp_path / "plain").mkdir()
+    with h5py.File(tmp_path / "plain" / "s.h5", "w") as file:
+        file["features"] = np.ones((36, 3), np.float32)
+        file["coords"] = np.stack(np.meshgrid(np.arange(6), np.arange(6)), -1).reshape(-1, 2) * 128
+        file["coords"].attrs.update({"patch_size": 256, "patch_size_level0": 256, "overlap": 128})
+    ended = running.marble("import", "--level", f"20:{tmp_path / 'plain'}", "--store", tmp_path / "bags")
+    assert re.search(r"one level, whose tiles OVERLAP: \d+ tiles of 1 slides; \d+ left out", ended.output)
 
 
 @pytest.mark.parametrize("odd", ["a", "c"])

@@ -37,6 +37,10 @@ def bad_id(text: str, said: str) -> Fault:
 
 
 FAULTS = [
+    # ids that a spreadsheet took for numbers, of which several may have become one
+    bad_id("1.23E+12", "a spreadsheet has shortened as a number"),
+    bad_id('"1,23E+12"', "a spreadsheet has shortened as a number"),
+    bad_id("5E+05", "a spreadsheet has shortened as a number"),
     # the file as text
     Fault("empty", "", 1, "(all)", "empty"),
     Fault("only blank lines", "\n\n\n", 1, "(all)", "empty"),

@@ -13,7 +13,7 @@ SLIDE = Path("case-1.svs")
 
 
 def test_order_of_trust() -> None:
-    clues = PixelSizeClues((("openslide.mpp-x", "0.25", "0.252"), ("tiff resolution tags", "0.5", "0.5")), "40")
+    clues = PixelSizeClues((("openslide.mpp-x", "0.25", "0.252"), ("tiff resolution tags", "0.26", "0.26")), "40")
     size = pixel_size(clues, None, SLIDE)
     assert size.mpp == pytest.approx(0.251)
     assert size.origin == "openslide.mpp-x"
@@ -38,6 +38,7 @@ def test_absurd_values_are_refused_not_passed_over(value: str) -> None:
         (PixelSizeClues((("f", "0.5", "0.52"),)), "not square"),
         (PixelSizeClues((("f", "1.1", "1.1"),), "40"), "contradicts its objective power 40"),
         (PixelSizeClues((("f", "0.2", "0.2"),), "20"), "contradicts its objective power 20"),
+        (PixelSizeClues((("f", "0.25", "0.25"), ("g", "0.5", "0.5"))), r"0.25 um \(f\) contradicts 0.5 um \(g\)"),
         (PixelSizeClues((), "0"), "objective's power is '0'"),
         (PixelSizeClues((), "-20"), "objective's power"),
         (PixelSizeClues((), "unknown"), "objective's power"),
@@ -48,6 +49,12 @@ def test_refusals(clues: PixelSizeClues, reason: str) -> None:
     with pytest.raises(SlideError, match=reason):
         pixel_size(clues, None, SLIDE)
     assert pixel_size(clues, 0.5, SLIDE).mpp == 0.5  # given by the user overrides
+
+
+def test_dots_per_inch_of_print_contradict_nothing() -> None:
+    for tags in ("352.8", "0", "nan", "inf"):  # 72 dpi, and what is no length
+        clues = PixelSizeClues((("f", "0.25", "0.25"), ("tiff resolution tags", tags, tags)))
+        assert pixel_size(clues, None, SLIDE).mpp == 0.25
 
 
 def test_limits_are_inside() -> None:

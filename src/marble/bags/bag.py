@@ -155,15 +155,30 @@ class Bag:
         """Whether the bag knows where on the slide its tiles lie."""
         return bool(self.provenance.levels) and self.provenance.l0_origin_px is not None
 
+    @property
+    def l0_origin_px(self) -> tuple[int, int]:
+        """(x, y) of cell (0, 0)."""
+        return (self.provenance.l0_origin_px or (0, 0)) if self.is_placed else (0, 0)
+
     def boxes(self, level: int) -> npt.NDArray[np.int64]:
         """(T, 4) a level's tiles in level-0 pixels; by cell alone, at a nominal size, if the bag knows no better."""
+        pitch = self.pitch(level)
+        extent = self.provenance.levels[level].l0_extent_px if self.is_placed else round(pitch)
+        return cell_boxes(self.levels[level].cells.cpu().numpy(), extent, self.l0_origin_px, pitch)
+
+    def pitch(self, level: int) -> float:
+        """How far apart a level's cells lie, in level-0 pixels: whole cells fill one of the coarsest level's.
+
+        Tiles of other tools may be a little wider or narrower (254 pixels where 4 fill 1014); counted in their own
+        width, places would drift off over the slide.
+        """
         if self.is_placed:
-            extent, origin = self.provenance.levels[level].l0_extent_px, self.provenance.l0_origin_px
-            assert origin is not None
-        else:
-            ratios = [finer.ratio or 1 for finer in self.levels[level + 1 :]]
-            extent, origin = NOMINAL_EXTENT_PX * int(np.prod(ratios, dtype=np.int64)), (0, 0)
-        return cell_boxes(self.levels[level].cells.cpu().numpy(), extent, origin)
+            return self.provenance.levels[0].l0_extent_px / self._side_by_side(0, level)
+        return NOMINAL_EXTENT_PX * self._side_by_side(level, self.depth - 1)
+
+    def _side_by_side(self, coarse: int, fine: int) -> int:
+        """How many tiles of one level lie side by side in one of a coarser level."""
+        return int(np.prod([level.ratio or 1 for level in self.levels[coarse + 1 : fine + 1]], dtype=np.int64))
 
     @property
     def l0_size_px(self) -> tuple[int, int]:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from marble.cli.outcomes import ENDED, OK, STOPPED, Stopped, Terminated, outcome_of, wants_traceback
+from marble.cli.repeated import refuse_repeated
 from marble.pointers import pointed_at
 from marble.version import VERSION
 
@@ -47,6 +48,15 @@ class _Verbs(TyperGroup):
             raise _stopped(stop) from None
 
 
+class _Verb(TyperCommand):
+    """typer takes the last of a flag given twice, silently; ours refuses it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        refuse_repeated(order)
+        return super().parse_args(ctx, args)
+
+
 def _stopped(stop: KeyboardInterrupt) -> Stopped:
     return Stopped(str(stop), ENDED if isinstance(stop, Terminated) else STOPPED)
 
@@ -77,7 +87,7 @@ def assemble(only: str | None = None) -> typer.Typer:
     )
     for verb, place in VERBS.items():
         if only in (None, verb):
-            app.command(name=verb)(pointed_at(place))
+            app.command(name=verb, cls=_Verb)(pointed_at(place))
     return app
 
 

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from marble.cli.repeated import refuse_again
+
 
 def key_values(pairs: Sequence[str]) -> dict[str, Any]:
-    """`KEY=VALUE` pairs; a value is what TOML makes of it, or else a word. `a.b=1` sets `b` inside `a`."""
+    """`KEY=VALUE` pairs, each key once; a value is what TOML makes of it, or a word. `a.b=1` sets `b` inside `a`."""
     import tomllib
 
     from marble.errors import InputError
 
     found: dict[str, Any] = {}
+    said: list[str] = []
     for pair in pairs:
         key, equals, text = pair.partition("=")
         parts = key.strip().split(".")
@@ -23,8 +26,17 @@ def key_values(pairs: Sequence[str]) -> dict[str, Any]:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
+        said += _set_by(parts, value)
         found = merged(found, nested(parts, value))
+    refuse_again("--set", said)
     return found
+
+
+def _set_by(parts: Sequence[str], value: Any) -> list[str]:
+    """The keys that one pair sets: of a table those inside it."""
+    if isinstance(value, Mapping):
+        return [key for name, inner in value.items() for key in _set_by([*parts, name], inner)]
+    return [".".join(parts)]
 
 
 def nested(parts: Sequence[str], value: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import typer
 
 from marble.cli import terminal
 from marble.cli.companions import goes_with
+from marble.cli.repeated import refuse_again
 from marble.cli.settings import from_file, key_values, merged
 from marble.identifiers import IdFrom
 
@@ -171,4 +172,5 @@ def weight_files(pairs: list[str] | None) -> dict[str, Path]:
                 f"--weights '{pair}' is not ENCODER=FILE", hint="Write it like --weights uni_v1=uni.safetensors"
             )
         found[name] = existing(Path(path), "weights file")
+    refuse_again("--weights", [pair.partition("=")[0] for pair in pairs or []])
     return found

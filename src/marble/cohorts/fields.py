@@ -30,6 +30,7 @@ EVENT_FLAGS = {
     "0": False, "0.0": False, "false": False, "falsch": False, "faux": False,
 }  # fmt: skip
 _BRACKETS = {"[": "]", "(": ")", "<": ">"}
+_SHORTENED = re.compile(r"\d(?:[.,]\d+)?E\+\d{2,3}")  # 1.23E+12, as Excel shows and saves a long number
 _MAX_ID = 200
 #: 2015-03-12, 12.3.15 or 3/12/2015, with or without a time of day; and 20150312, which would pass for a number
 _DATE = re.compile(
@@ -64,6 +65,9 @@ def read_id(table: Table, row: Row, column: str) -> str:
         raise table.fault(row, column, what, "Check that this is the id column")
     if not text.isprintable():
         raise table.fault(row, column, f"{text!r} has a line break or control character", "Remove it from the id")
+    if _SHORTENED.fullmatch(text):
+        what = f"'{text}' is an id that a spreadsheet has shortened as a number, so different ids may have become one"
+        raise table.fault(row, column, what, "Take the ids from where they came from, into a column formatted as text")
     return text
 
 

@@ -8,13 +8,14 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from marble import files
 from marble.errors import InputError, IntegrityError, TableError
 from marble.identifiers import SLIDE_EXTENSIONS, IdFrom, slide_id_of
+from marble.slide_files import FileLook, files_of, look_at, series_of, together
 from marble.slides.slide import require_file
 
 PICTURE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png"})
@@ -22,8 +23,6 @@ PICTURE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png"})
 SLIDE_SUFFIXES = frozenset(SLIDE_EXTENSIONS) - PICTURE_SUFFIXES
 _KINDS_NAMED = 5
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
-_SERIES_TAG = b"\x20\x00\x0e\x00UI"  # DICOM (0020,000E) SeriesInstanceUID, explicit little endian
-_DICOM_HEADER_BYTES = 1 << 16
 
 
 def find_slides(paths: Iterable[str | Path]) -> list[Path]:
@@ -40,7 +39,7 @@ def find_slides(paths: Iterable[str | Path]) -> list[Path]:
     for one in given:
         for path in _inside(one) if os.path.lexists(one) and one.is_dir() else [one]:
             found.setdefault((os.path.realpath(path), path.name), path)
-    return sorted(found.values())
+    return _one_of_each_series(sorted(found.values()))
 
 
 def slides_in(paths: Iterable[str | Path]) -> list[Path]:
@@ -113,9 +112,9 @@ def unusable_names(ids: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def size_of(path: Path) -> int:
-    """In bytes; 0 for what cannot be looked at."""
+    """Of all its files, in bytes; 0 for what cannot be looked at."""
     try:
-        return path.stat().st_size if path.is_file() else 0
+        return sum(one.stat().st_size for one in files_of(path)) if path.is_file() else 0
     except OSError:
         return 0
 
@@ -146,58 +145,61 @@ class Source:
     """A slide file as it was when it was read, with what was said about it from outside.
 
     Args:
-        size: in bytes.
-        mtime_ns: of the file; 0 of a private slide, whose hash tells whether it is the same.
-        sample_sha256: of its beginning, middle and end: cheap, and other for every other slide.
+        own: the file that was given. Its time is 0 of a private slide, whose hash tells whether it is the same.
+        whole: all files of the slide together.
+        files: how many these are.
         place: where the file lies, hashed, since folders may be named after patients; of a private slide its id, since
             a path that somebody guesses could be hashed too.
-        sha256: of the file, if it was asked for.
         verified: the hash was found in the user's manifest.
         mpp: pixel size given in place of the file's.
         outlines_sha256: of the file with tissue outlines given in place of segmentation.
     """
 
-    size: int
-    mtime_ns: int
-    sample_sha256: str
+    own: FileLook
+    whole: FileLook
+    files: int
     place: str
-    sha256: str | None = None
     verified: bool = False
     mpp: float | None = None
     outlines_sha256: str | None = None
 
+    @property
+    def sha256(self) -> str | None:
+        """Of the slide, if it was asked for."""
+        return self.whole.sha256
+
     @classmethod
     def of(cls, path: Path, facts: SlideFacts) -> Source:
-        """Look at the file; refuse it if its hash is not the expected one."""
+        """FileLook at the file; refuse it if its hash is not the expected one."""
         try:
             require_file(path)
-            stat = path.stat()
-            sample = files.sha256_sample(path, stat.st_size)
             hashed = facts.hash_source or facts.private or facts.expect_sha256 is not None
-            digest = files.sha256_file(path) if hashed else None
+            parts = files_of(path)
+            looks = [look_at(part, hashed=hashed) for part in parts]
             drawn = None if facts.outlines is None else files.sha256_file(facts.outlines)
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror or error}", where=error.filename or path) from None
-        if facts.expect_sha256 and digest != facts.expect_sha256.lower():
+        if facts.expect_sha256 and looks[0].sha256 != facts.expect_sha256.lower():
             raise IntegrityError(
-                f"not the file of the manifest: sha256 {digest}, expected {facts.expect_sha256.lower()}",
+                f"not the file of the manifest: sha256 {looks[0].sha256}, expected {facts.expect_sha256.lower()}",
                 where=path,
                 hint="Copy the slide again",
             )
+        if facts.private:
+            looks = [replace(look, mtime_ns=0) for look in looks]
         known_by = facts.slide_id if facts.private and facts.slide_id else os.path.realpath(path)
         place = files.sha256_bytes(os.fsencode(known_by))[:16]
-        verified = facts.expect_sha256 is not None
-        return cls(
-            stat.st_size, 0 if facts.private else stat.st_mtime_ns, sample, place, digest, verified, facts.mpp, drawn
-        )
+        verified = facts.expect_sha256 is not None and len(parts) == 1  # the manifest says nothing of the others
+        return cls(looks[0], together(parts, looks), len(parts), place, verified, facts.mpp, drawn)
 
     def record(self) -> dict[str, Any]:
         return {
-            "bytes": self.size,
-            "mtime_ns": self.mtime_ns,
-            "sample_sha256": self.sample_sha256,
+            "files": self.files,
+            "bytes": self.whole.size,
+            "mtime_ns": self.whole.mtime_ns,
+            "sample_sha256": self.whole.sample_sha256,
             "place": self.place,
-            "sha256": self.sha256,
+            "sha256": self.whole.sha256,
             "verified": self.verified,
             "mpp_given": self.mpp,
             "outlines_sha256": self.outlines_sha256,
@@ -208,30 +210,43 @@ class Source:
 
         A file with another time stamp is hashed and compared, if its hash was recorded; else it counts as another.
         """
-        ours = self.record()
-        if any(recorded.get(key) != ours[key] for key in ("bytes", "mpp_given", "outlines_sha256")):
+        ours, look = self.record(), self._as_in(recorded)
+        if recorded.get("bytes") != look.size:
+            return False
+        if any(recorded.get(key) != ours[key] for key in ("mpp_given", "outlines_sha256")):
+            return False
+        if recorded.get("sample_sha256", look.sample_sha256) != look.sample_sha256:
             return False
         if self.verified and not recorded.get("verified"):
             return False
         known = recorded.get("sha256")
-        if self.sha256 is not None and known is not None:
-            return bool(self.sha256 == known)
-        if recorded.get("mtime_ns") == self.mtime_ns:
-            return self.sha256 is None or known is not None
-        return known is not None and files.sha256_file(path) == known
+        if look.sha256 is not None and known is not None:
+            return bool(look.sha256 == known)
+        if recorded.get("mtime_ns") == look.mtime_ns:
+            return look.sha256 is None or known is not None
+        return known is not None and self._hashed_as_in(recorded, path) == known
 
     def is_another_than(self, recorded: Mapping[str, Any]) -> bool:
         """Whether a record was made from another slide, and not from an earlier state of this file.
 
         The same place is the same slide, made again; a moved file is known by its content.
         """
-        if self.sha256 is not None and recorded.get("sha256") is not None:
-            other = self.sha256 != recorded["sha256"]
+        look = self._as_in(recorded)
+        if look.sha256 is not None and recorded.get("sha256") is not None:
+            other = look.sha256 != recorded["sha256"]
         elif "sample_sha256" in recorded:
-            other = (self.size, self.sample_sha256) != (recorded.get("bytes"), recorded["sample_sha256"])
+            other = (look.size, look.sample_sha256) != (recorded.get("bytes"), recorded["sample_sha256"])
         else:  # a record of an earlier version
-            other = "bytes" in recorded and self.size != recorded["bytes"]
+            other = "bytes" in recorded and look.size != recorded["bytes"]
         return other and recorded.get("place") != self.place
+
+    def _as_in(self, recorded: Mapping[str, Any]) -> FileLook:
+        """What a record is compared with: those of earlier versions know of the slide's own file alone."""
+        return self.whole if "files" in recorded else self.own
+
+    def _hashed_as_in(self, recorded: Mapping[str, Any], path: Path) -> str | None:
+        parts = files_of(path) if "files" in recorded else (path,)
+        return together(parts, [look_at(part, hashed=True) for part in parts]).sha256
 
 
 def read_manifest(path: str | Path) -> dict[str, str]:
@@ -264,29 +279,17 @@ def _inside(folder: Path) -> list[Path]:
         path for path in folder.rglob("*") if path.suffix.lower() in SLIDE_SUFFIXES and not path.name.startswith(".")
     )
     holding = {above for path in candidates for above in path.parents}
+    # a folder may be named after the slide inside it
+    return [path for path in candidates if not (path in holding and path.is_dir())]
+
+
+def _one_of_each_series(paths: Sequence[Path]) -> list[Path]:
     seen: set[tuple[Path, bytes]] = set()
     kept = []
-    for path in candidates:
-        if path in holding and path.is_dir():
-            continue  # a folder named after the slide inside it
-        series = _series(path) if path.suffix.lower() == ".dcm" and path.is_file() else None
+    for path in paths:
+        series = series_of(path) if path.suffix.lower() == ".dcm" and path.is_file() else None
         if series is None or (path.parent, series) not in seen:
             kept.append(path)
         if series is not None:
             seen.add((path.parent, series))
     return kept
-
-
-def _series(path: Path) -> bytes | None:
-    """A DICOM file's series, or None if the header does not say."""
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_DICOM_HEADER_BYTES)
-    except OSError:
-        return None  # the reader will name the fault
-    at = head.find(_SERIES_TAG)
-    if at < 0:
-        return None
-    start = at + len(_SERIES_TAG) + 2
-    length = int.from_bytes(head[start - 2 : start], "little")
-    return head[start : start + length].rstrip(b"\0 ")

@@ -55,6 +55,7 @@ def verdict(rows: Sequence[AuditRow]) -> str:
     """One line on all slides together.
 
     Nested: no fine tile sticks out of its parent and no two share a cell. Nearly: at most one in twenty does.
+    The tiles of one level overlap where more than that share cells.
     """
     fine = [row for row in rows if row.exact is not None]
     slides = len({row.slide_id for row in rows})
@@ -64,7 +65,8 @@ def verdict(rows: Sequence[AuditRow]) -> str:
         kept, collided = (sum(getattr(row, name) for row in rows) for name in ("kept", "collided"))
         placeless = len({row.slide_id for row in rows if not row.places})
         said = f"; {placeless} of them without coordinates, so without heatmaps" if placeless else ""
-        return f"one level: {kept:,} tiles of {slides} slides{said}; {collided:,} left out for a shared cell{again}"
+        word = "one level" if collided <= _NEARLY * (kept + collided) else "one level, whose tiles OVERLAP"
+        return f"{word}: {kept:,} tiles of {slides} slides{said}; {collided:,} left out for a shared cell{again}"
     exact, partial, orphans = (sum(getattr(row, name) for row in fine) for name in ("exact", "partial", "orphans"))
     collided = sum(row.collided for row in rows)
     total = exact + partial + orphans

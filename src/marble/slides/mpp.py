@@ -1,7 +1,8 @@
 """The pixel size of a slide, in micrometres: where it may come from, and when it is refused.
 
-Order: given by the user; the vendor's own fields; TIFF resolution tags; objective power (10x is 1 um/px by
+Order: given by the user; the vendor's own fields or OME-XML; TIFF resolution tags; objective power (10x is 1 um/px by
 convention). The first that is present decides: a present but absurd value is refused, never passed over for the next.
+Where OME-XML and the tags of one file contradict each other, the file is refused.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from marble.tabular import read_table
 MIN_MPP, MAX_MPP = 0.05, 20.0
 MAX_ASPECT = 0.02
 MAX_OBJECTIVE_CONTRADICTION = 2.0
+MAX_CONTRADICTION = 1.05  # of two fields that both hold a length
 _GIVE_IT = (
     "If you know the pixel size, give it with --mpp-csv (columns wsi,mpp), or with --mpp where `marble predict` or "
     "`marble heatmap` reads the slide"
 )
+
+
+Clue = tuple[str, str, str]  # (origin, x, y), as texts
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class PixelSize:
 class PixelSizeClues:
     """What a file says: a text pair for each field present, in order of trust, and the objective's power."""
 
-    fields: tuple[tuple[str, str, str], ...] = ()  # (origin, x, y)
+    fields: tuple[Clue, ...] = ()
     objective: str | None = None
 
 
@@ -51,6 +56,7 @@ def pixel_size(clues: PixelSizeClues, given: float | None, path: Path) -> PixelS
         if abs(x - y) > MAX_ASPECT * min(x, y):
             raise _refused(f"pixels are not square: {x:g} x {y:g} um ({origin})", path)
         size = PixelSize((x + y) / 2, origin)
+        _require_one_size(size, clues.fields, path)
         if power is not None and power > 0:
             _require_agreement(size, power, path)
         return size
@@ -62,7 +68,7 @@ def pixel_size(clues: PixelSizeClues, given: float | None, path: Path) -> PixelS
     raise _refused("no pixel size: neither the vendor's fields, resolution tags nor an objective power", path)
 
 
-def tiff_resolution(x: str | None, y: str | None, unit: str | None) -> tuple[str, str, str] | None:
+def tiff_resolution(x: str | None, y: str | None, unit: str | None) -> Clue | None:
     """Resolution tags (pixels per unit) as a clue; None without a unit of length, which is how TIFF says unknown."""
     um_per_unit = {"centimeter": 10_000.0, "inch": 25_400.0}.get((unit or "").lower())
     if um_per_unit is None or x is None or y is None:
@@ -103,6 +109,16 @@ def unused_rows(paths: Iterable[str | Path], sizes: Mapping[str, float]) -> list
 def _names(file: Path) -> tuple[str, ...]:
     """What a table may call a slide: its file name, its id, its stem."""
     return normal(file.name), slide_id_of(file), normal(file.stem)
+
+
+def _require_one_size(size: PixelSize, fields: Iterable[Clue], path: Path) -> None:
+    """Refuse fields that contradict each other; one that is no scan's, as dots per inch of print, says nothing."""
+    for origin, text, _ in fields:
+        other = _number(text)
+        if not MIN_MPP <= other <= MAX_MPP:
+            continue
+        if max(size.mpp / other, other / size.mpp) > MAX_CONTRADICTION:
+            raise _refused(f"pixel size {size.mpp:g} um ({size.origin}) contradicts {other:g} um ({origin})", path)
 
 
 def _require_agreement(size: PixelSize, power: float, path: Path) -> None:

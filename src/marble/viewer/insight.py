@@ -145,16 +145,14 @@ def lattice_of(bag: Bag, *, has_picture: bool) -> dict[str, Any]:
     geometry = bag.provenance.levels
     levels = []
     for k, level in enumerate(bag.levels):
-        boxes = bag.boxes(k)
-        extent = int(boxes[0, 2])
-        corner = (boxes[0, :2] - bag.levels[k].cells.numpy()[0, ::-1].astype(np.int64) * extent).tolist()
+        pitch = bag.pitch(k)
         levels.append(
             {
                 "level": k,
                 "magnification": geometry[k].magnification if geometry else None,
                 "mpp": geometry[k].mpp if geometry else None,
-                "extent": extent,
-                "origin": corner,
+                "extent": int(pitch) if pitch == int(pitch) else pitch,
+                "origin": list(bag.l0_origin_px),
                 "cells": level.cells.flatten().tolist(),
                 "parent": None if level.parent is None else level.parent.tolist(),
             }

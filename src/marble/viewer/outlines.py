@@ -35,11 +35,10 @@ def tissue_rings(slide: SlideEntry, bag: StoredBag, pictures: Pictures) -> dict[
 def tile_rings(bag: Bag) -> list[list[list[int]]]:
     """The outline of the finest tiles."""
     cells = bag.finest.cells.numpy().astype(np.int64)  # (T, 2) row, column
-    boxes = bag.boxes(bag.depth - 1)
-    extent = int(boxes[0, 2])
+    pitch = bag.pitch(bag.depth - 1)
     first = cells.min(axis=0)
     mask = np.zeros(cells.max(axis=0) - first + 1, np.bool_)
     mask[tuple((cells - first).T)] = True
-    corner = boxes[0, :2] - (cells[0] - first)[::-1] * extent  # x, y of the mask's first pixel
-    return [(np.rint(ring).astype(np.int64) * extent + corner).tolist()
+    corner = first[::-1] * pitch + np.asarray(bag.l0_origin_px)  # x, y of the mask's first pixel
+    return [np.rint(np.rint(ring) * pitch + corner).astype(np.int64).tolist()
             for polygon in outlines.trace(mask) for ring in polygon]  # fmt: skip

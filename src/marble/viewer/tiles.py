@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from marble.attribution.tile_map import Boxes
 from marble.errors import MarbleError, SlideError
+from marble.slide_files import files_of
 from marble.slides.readers.elsewhere import LIMITS, ReadingDesk, UndecodableError, reading_elsewhere
 from marble.slides.slide import Box, Slide
 from marble.viewer.cache import ByteCache
@@ -197,12 +198,20 @@ class SlidePool:
 
 
 def _stamp(path: Path) -> Stamp:
-    """Size, times and inode: the time of the last change of the inode cannot be set back, so a write in place shows."""
+    """Size, times and inode: the time of the last change of the inode cannot be set back, so a write in place shows.
+
+    Of a slide of several files the size of all and the latest times.
+    """
     try:
-        stat = path.stat()
+        stats = [one.stat() for one in files_of(path)]
     except OSError:
         raise GoneError("the slide's file is not there any more") from None
-    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
+    return (
+        sum(stat.st_size for stat in stats),
+        max(stat.st_mtime_ns for stat in stats),
+        max(stat.st_ctime_ns for stat in stats),
+        stats[0].st_ino,
+    )
 
 
 def _sampled_hash(path: Path, stamp: Stamp) -> str:
@@ -210,7 +219,7 @@ def _sampled_hash(path: Path, stamp: Stamp) -> str:
     digest = hashlib.sha256(repr(stamp).encode())
     with open(path, "rb") as file:
         digest.update(file.read(_SAMPLE_BYTES))
-        file.seek(max(0, stamp[0] - _SAMPLE_BYTES), os.SEEK_SET)
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _SAMPLE_BYTES), os.SEEK_SET)
         digest.update(file.read(_SAMPLE_BYTES))
     return digest.hexdigest()
 

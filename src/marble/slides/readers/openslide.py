@@ -14,11 +14,14 @@ import openslide
 from marble.errors import SlideError
 from marble.floors import refuse_older
 from marble.slides.mpp import PixelSizeClues, tiff_resolution
+from marble.slides.readers.ome import Ome
 from marble.slides.readers.planes import WHITE, Mask, Pixels
 
 MAX_UNDECODABLE_TILES = 512
 _DEFAULT_TILE_PX = 256
 _OPAQUE = 255
+#: the vendor of tiled TIFFs that no scanner's software wrote
+GENERIC = "generic-tiff"
 
 
 def openslide_vendor(path: Path) -> str | None:
@@ -166,15 +169,16 @@ def _split(rgba: Pixels) -> tuple[Pixels, Mask | None]:
 
 
 def _clues(properties: Any) -> PixelSizeClues:
-    fields: list[tuple[str, str, str]] = []
+    x, y = properties.get("openslide.mpp-x"), properties.get("openslide.mpp-y")
+    power = properties.get("openslide.objective-power")
+    if x is not None and y is not None and properties.get("openslide.vendor") != GENERIC:
+        return PixelSizeClues((("openslide.mpp-x", x, y),), power)
+    if (aperio := properties.get("aperio.MPP")) is not None:
+        return PixelSizeClues((("aperio.MPP", aperio, aperio),), power)
+    ome = Ome.of(properties.get("tiff.ImageDescription", ""))
+    fields = () if ome is None else ome.pixel_size()
     tags = tiff_resolution(
         properties.get("tiff.XResolution"), properties.get("tiff.YResolution"), properties.get("tiff.ResolutionUnit")
     )
-    x, y = properties.get("openslide.mpp-x"), properties.get("openslide.mpp-y")
-    if x is not None and y is not None and properties.get("openslide.vendor") != "generic-tiff":
-        fields.append(("openslide.mpp-x", x, y))
-    elif (aperio := properties.get("aperio.MPP")) is not None:
-        fields.append(("aperio.MPP", aperio, aperio))
-    if tags is not None:
-        fields.append(tags)
-    return PixelSizeClues(tuple(fields), properties.get("openslide.objective-power"))
+    fields += () if tags is None else (tags,)
+    return PixelSizeClues(fields, power if ome is None else ome.objective())

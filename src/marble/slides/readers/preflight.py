@@ -57,13 +57,25 @@ class Directory:
 
 @dataclass(frozen=True)
 class TiffClaims:
-    """All directories in file order; sub-directories follow their owner. An NDPI file has none here."""
+    """All directories in file order; sub-directories follow their owner. An NDPI file has none here.
+
+    `description` is that of the first one.
+    """
 
     directories: tuple[Directory, ...]
+    description: str = ""
 
     @property
     def has_sub_directories(self) -> bool:
         return any(directory.is_sub for directory in self.directories)
+
+    def require_no_stack(self, path: str | Path) -> None:
+        """Refuse further pictures of the first one's size: of a stack all but one would be passed over."""
+        whole = [(one.width, one.height) for one in self.directories if not one.is_sub]
+        if (count := whole.count(whole[0])) > 1:
+            what = f"holds {count} pictures of {whole[0][0]:,} x {whole[0][1]:,} pixels, not one"
+            hint = "Save the one you want as a file of its own, for example `tiffcp IN,0 OUT.tiff`"
+            raise SlideError(what, where=path, hint=hint)
 
 
 def preflight(path: str | Path) -> TiffClaims | None:
@@ -127,6 +139,7 @@ class _Walk:
     def __init__(self, file: BinaryIO, size: int, layout: _Layout, path: str | Path) -> None:
         self.file, self.size, self.layout, self.path = file, size, layout, path
         self.seen: set[int] = set()
+        self.description = ""  # of the first directory
 
     def claims(self) -> TiffClaims:
         found: list[Directory] = []
@@ -142,7 +155,7 @@ class _Walk:
             offset = following
         if not found:
             raise self._bad("a TIFF without any image", hint=_COPY_AGAIN)
-        return TiffClaims(tuple(found))
+        return TiffClaims(tuple(found), self.description)
 
     def _check_ndpi(self, tags: dict[int, _Tag], following: int) -> None:
         """Sizes of all images that can be found: one strip each, of any height, with restart markers inside."""
@@ -253,6 +266,8 @@ class _Walk:
         text = self._value(tag)
         if b"<!ENTITY" in text or b"<!DOCTYPE" in text:
             raise self._bad(f"the description of image {number} defines XML entities, which no scanner writes")
+        if number == 0:
+            self.description = text.rstrip(b"\0").decode("utf-8", "replace")
 
     def _one(self, tags: dict[int, _Tag], code: int, default: int | None = None) -> int:
         if code not in tags:

@@ -6,7 +6,6 @@ tifffile gives directories and codecs; tiles are fetched one by one by `segments
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from marble.errors import SlideError
 from marble.slides.mpp import PixelSizeClues, tiff_resolution
 from marble.slides.readers.codestream import jpeg2000_is_whole, jpeg2000_size, jpeg_size
 from marble.slides.readers.jpeg import Whole, judge
-from marble.slides.readers.openslide import openslide_vendor
+from marble.slides.readers.ome import Ome
+from marble.slides.readers.openslide import GENERIC, openslide_vendor
 from marble.slides.readers.planes import WHITE, Mask, Pixels
 from marble.slides.readers.preflight import TiffClaims
 from marble.slides.readers.segments import SegmentGrid, Segments
@@ -30,9 +30,6 @@ _JPEG = 7
 _RGB, _YCBCR = 2, 6  # as TIFF numbers kinds of colour
 _PREMULTIPLIED, _ALPHA = 1, 2  # ... and what a fourth sample may mean
 _OPAQUE = 255
-_UM_PER_UNIT = {"µm": 1.0, "um": 1.0, "nm": 1e-3, "mm": 1e3, "cm": 1e4}
-_PIXELS = re.compile(r"<(?:\w+:)?Pixels\b[^<>]*>")  # of the first image; others (label, macro) have sizes of their own
-_PHYSICAL_SIZE = re.compile(r'PhysicalSize([XY])(Unit)?="([^"<>&]{1,32})"')
 
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # its complaints about damage come back as our own errors
 
@@ -40,13 +37,13 @@ logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # its complaints about
 class TiffPlanes:
     """A TIFF's first image and its SubIFDs, or a single plain image. Safe to use from several threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ome: Ome | None) -> None:
         self._path = path
         try:
             with tifffile.TiffFile(path) as tiff:
                 first = tiff.pages[0]
                 pages = sorted([first, *(first.pages or ())], key=lambda page: -page.imagewidth)
-                self.clues = _clues(first)
+                self.clues = _clues(first, ome)
                 self.vendor = "ome-tiff" if tiff.is_ome else "tiff"
                 for page in pages:
                     self._require_rgb(page)
@@ -140,15 +137,8 @@ def _is_whole(codec: int, stored: bytes, tables: bytes | None) -> bool:
     return codec in _BOUNDED or jpeg2000_is_whole(stored)
 
 
-def _clues(page: Any) -> PixelSizeClues:
-    fields: list[tuple[str, str, str]] = []
-    # Searched as text on purpose: an XML parser can be made to expand entities without end.
-    first = _PIXELS.search(page.description[: 1 << 20])
-    sizes = _PHYSICAL_SIZE.findall(first[0]) if first is not None else ()
-    found = {axis + unit: value for axis, unit, value in sizes}
-    if "X" in found and "Y" in found:
-        x, y = (_in_um(found[axis], found.get(axis + "Unit", "µm")) for axis in "XY")
-        fields.append(("OME PhysicalSizeX", x, y))
+def _clues(page: Any, ome: Ome | None) -> PixelSizeClues:
+    fields = list(ome.pixel_size()) if ome is not None else []
     values = {
         name: page.tags[name].value for name in ("XResolution", "YResolution", "ResolutionUnit") if name in page.tags
     }
@@ -157,14 +147,7 @@ def _clues(page: Any) -> PixelSizeClues:
         tags = tiff_resolution(_ratio(values["XResolution"]), _ratio(values["YResolution"]), unit)
         if tags is not None:
             fields.append(tags)
-    return PixelSizeClues(tuple(fields))
-
-
-def _in_um(text: str, unit: str) -> str:
-    try:
-        return repr(float(text) * _UM_PER_UNIT[unit])
-    except (ValueError, KeyError):
-        return "nan"
+    return PixelSizeClues(tuple(fields), None if ome is None else ome.objective())
 
 
 def _ratio(value: tuple[int, int]) -> str:
@@ -176,5 +159,10 @@ def open_tiff(path: Path, claims: TiffClaims | None) -> TiffPlanes | None:
     if claims is None:
         return None
     vendor = openslide_vendor(path)
-    mine = vendor is None or (vendor == "generic-tiff" and claims.has_sub_directories)
-    return TiffPlanes(path) if mine else None
+    if vendor not in (None, GENERIC):
+        return None
+    ome = Ome.of(claims.description)
+    if ome is not None:
+        ome.require_one_picture(path)
+    claims.require_no_stack(path)
+    return TiffPlanes(path, ome) if vendor is None or claims.has_sub_directories else None
