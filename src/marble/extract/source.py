@@ -170,7 +170,7 @@ class Source:
 
     @classmethod
     def of(cls, path: Path, facts: SlideFacts) -> Source:
-        """FileLook at the file; refuse it if its hash is not the expected one."""
+        """Look at the file; refuse it if its hash is not the expected one."""
         try:
             require_file(path)
             hashed = facts.hash_source or facts.private or facts.expect_sha256 is not None
