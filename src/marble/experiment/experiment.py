@@ -232,8 +232,11 @@ class Experiment:
             group=self.spec.train.group,
             regression_loss=self.spec.train.regression_loss,
         )
+        asked = task.build()
+        if asked.outputs == 1 and asked.class_names and "intercept" in model_options(model.name):
+            options = {"intercept": True, **options}  # one logit of two classes says how common the second is
         # what does not fit the cohort's classes or the bags is refused now, not by every run
-        check_fitting(model, options, record, task.build(), self.file)
+        check_fitting(model, options, record, asked, self.file)
         return FitJob(
             model=model.name,
             options=options,
