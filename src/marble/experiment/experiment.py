@@ -38,12 +38,13 @@ from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
 from marble.tasks.registry import task_class
+from marble.training.asked import ASKED, note_asked
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec, TrainedBy
 from marble.training.run import HeldOut, PlannedRun
 from marble.training.trackers import require
 
 #: what an experiment keeps beside the folders of its models
-_OWN_FOLDERS = ("cohort", "held-out", "report")
+_OWN_FOLDERS = ("cohort", "held-out", "report", ASKED)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,9 @@ class Experiment:
             self.plan_split(cohort, stock, split, out, threads, allow_drift, device=device, leaks=found)
             for split, found in zip(splits, leaks, strict=True)
         ]
-        return list(itertools.chain.from_iterable(runs))
+        planned = list(itertools.chain.from_iterable(runs))
+        note_asked(out / self.name, planned)
+        return planned
 
     def plan_split(
         self,
