@@ -18,7 +18,7 @@ from marble.tasks.base import Calibration, Scored, Task
 from marble.tasks.metric import Ints, Metric
 from marble.training.asked import not_asked_for
 from marble.training.job import TaskSpec
-from marble.training.results import StoredCase, find_runs, read_cases, read_run
+from marble.training.results import StoredCase, find_runs, read_cases, read_run, validation_of
 
 Floats = NDArray[np.float64]
 REFERENCE = "marble"
@@ -67,8 +67,8 @@ class Repeat:
     @property
     def selected_on(self) -> float:
         """The validation metric that chose its checkpoint; below all others where validation has none."""
-        found = self.record["fit"]["val"][self.record["fit"]["selected_by"]]
-        return float(found) if isinstance(found, (int, float)) else float("-inf")
+        found = validation_of(self.record)
+        return float("-inf") if found is None else found
 
 
 @dataclass(frozen=True)
