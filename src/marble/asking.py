@@ -24,7 +24,7 @@ class Panel:
     Args:
         runs: folders of finished runs; several answer together.
         device: where they compute: auto, cpu, cuda, cuda:N or mps.
-        routed: look only at the fine tiles that the first run's router chooses.
+        routed: look only at the fine tiles that the first run's router chooses, with all runs.
         budget: share of the fine tiles that it may choose.
     """
 
@@ -124,7 +124,6 @@ def _answered(name: str, bag: Bag | Exception, panel: Panel) -> AskedRow:
 
 @lru_cache(maxsize=1)
 def _opened(panel: Panel) -> tuple[Predictor, Predictor | Ensemble]:
-    predictors = [
-        Predictor(folder, device=panel.device, routed=panel.routed, budget=panel.budget) for folder in panel.runs
-    ]
-    return predictors[0], predictors[0] if len(predictors) == 1 else Ensemble(predictors)
+    first = Predictor(panel.runs[0], device=panel.device, routed=panel.routed, budget=panel.budget)
+    others = [Predictor(folder, device=panel.device) for folder in panel.runs[1:]]
+    return first, Ensemble([first, *others]) if others else first

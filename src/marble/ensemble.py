@@ -43,11 +43,16 @@ class PooledAnswer:
             "member_sd": self.member_sd,
             "order_sd": max(answer.prediction.order_sd for answer in self.members),
         }
-        return body | self.readout | spread | {"warnings": "; ".join(self.warnings)}
+        fine_tiles = self.members[0].fine_tiles  # the same of all members
+        routed = {} if fine_tiles is None else {"fine_tiles": fine_tiles}
+        return body | self.readout | routed | spread | {"warnings": "; ".join(self.warnings)}
 
 
 class Ensemble:
-    """Runs of one task on bags made in one way, opened once and asked many times."""
+    """Runs of one task on bags made in one way, opened once and asked many times.
+
+    All of them look at the same tiles: where the first is routed, at those that its router chooses.
+    """
 
     def __init__(self, predictors: Sequence[Predictor]) -> None:
         if not predictors:
@@ -59,7 +64,8 @@ class Ensemble:
         self.task, self.run = first.task, first.run
 
     def answer(self, bag: Bag) -> PooledAnswer:
-        answers = [predictor.answer(bag) for predictor in self.predictors]
+        seen = self.predictors[0].looked_at(bag)
+        answers = [predictor.answer(bag, seen) for predictor in self.predictors]
         pooled = pool(
             self.task,
             [answer.readout for answer in answers],

@@ -131,7 +131,7 @@ class MarbleSurvival(_BagEstimator):
     task: ClassVar[str] = "survival"
 
     def predict(self, X: Sequence[Any]) -> Floats:
-        """(n,) risks: a larger one means an earlier event."""
+        """(n,) risks: a larger one means an earlier event; of Cox, 0 is the median training patient."""
         return self._column(X, "risk")
 
     def score(self, X: Sequence[Any], y: Any) -> float:

@@ -78,6 +78,7 @@ class Predictor:
         self.task = self.run.task
         self.model: BagModel = self.run.model(device)
         self.orders = int(self.run.record["orders"])
+        self.threads = int(self.run.record["threads"])  # sums depend on their number
         self.members = self.run.members
         self.routing: Routing | None = None
         if budget is not None:
@@ -85,11 +86,22 @@ class Predictor:
         if routed or (budget is not None and budget < 1):  # the whole of a slide needs no router
             self.routing = Routing.open(self.run, self.model, budget)
 
-    def answer(self, bag: Bag) -> Answer:
-        """Predict; the same bag gives bitwise the same answer, whatever order it is stored in."""
+    def looked_at(self, bag: Bag) -> Bag:
+        """What of a bag is looked at: the branches that the run's router chooses, or all of it."""
         self._refuse_other_encoder(bag)
-        with torch_threads(int(self.run.record["threads"])):  # sums depend on their number
-            seen = bag if self.routing is None else self.routing.prune(bag)
+        if self.routing is None:
+            return bag
+        with torch_threads(self.threads):
+            return self.routing.prune(bag)
+
+    def answer(self, bag: Bag, seen: Bag | None = None) -> Answer:
+        """Predict; the same bag gives bitwise the same answer, whatever order it is stored in.
+
+        `seen` is what of it is looked at, where that was chosen by another run's router.
+        """
+        self._refuse_other_encoder(bag)
+        seen = self.looked_at(bag) if seen is None else seen
+        with torch_threads(self.threads):
             prediction = infer(self.model, seen, self.orders)
         calibration = self.run.calibration
         readout = self.task.readout(prediction.logits, calibration)

@@ -172,6 +172,8 @@ def test_scores_of_tasks() -> None:
     logits = torch.tensor([0.3, -1.0, 2.0, 0.1], dtype=torch.float64)
     assert score_of(Classification(("a", "b", "c", "d")), "c").of(logits) == 2.0
     assert score_of(Survival()).of(logits[:1]) == logits[0]
+    run = {"origin": 2.5}
+    assert float(score_of(Survival(), calibration=run).of(logits[:1])) == Survival().readout(logits[:1], run)["risk"]
     discrete = Survival(loss="nll", bins=4)
     assert float(score_of(discrete).of(logits)) == pytest.approx(discrete.readout(logits)["risk"], abs=1e-12)
     with pytest.raises(InputError, match="class"):

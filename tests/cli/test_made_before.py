@@ -1,19 +1,86 @@
-"""A report that shows runs of an experiment's earlier settings is told to do so."""
+"""A report that shows runs of an experiment's earlier settings says so, wherever it is read."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from marble.cli.run import made_before
-from marble.training.protocol import RunOutcome
-from tests.training.jobs import plan
+from marble.synthetic.cohort import write_cohort
+from marble.viewer.app import create_app
+from marble.viewer.registry import build_registry
+from tests.cli.running import Ended, marble
+from tests.viewer.client import get
+
+EXPERIMENT = """
+name = "tiny"
+cohort = "cohort.csv"
+task = "classification"
+bags = {{ store = "bags" }}
+split = {{ scheme = "kfold", folds = {folds}, seed = {seed} }}
+models = [{models}]
+baselines = []
+"""
+BOTH = '{ name = "tiles" }, { name = "probe" }'
+CAUTION = "CAUTION: these runs are shown as earlier settings made them, the experiment file asks for others or none: "
 
 
-def test_runs_that_failed_and_are_in_the_report_all_the_same_are_named(tmp_path: Path) -> None:
-    failed, lost, good, *_ = plan(tmp_path, models='[{ name = "tiles" }]')
-    outcomes = [RunOutcome(failed, None, "other settings"), RunOutcome(lost, None, "a reason"), RunOutcome(good, {})]
-    assert made_before(outcomes) is None
-    for one in (failed, good):
-        Path(one.folder).mkdir(parents=True)
-        (Path(one.folder) / "run.json").touch()
-    assert made_before(outcomes) == ("the report shows earlier runs, not those that this experiment asks for: tiles/0")
+def _run(root: Path, seed: int = 0, folds: int = 3, models: str = BOTH) -> Ended:
+    (root / "tiny.toml").write_text(EXPERIMENT.format(seed=seed, folds=folds, models=models))
+    return marble("run", root / "tiny.toml", "--out", root / "runs")
+
+
+def _told(root: Path, ended: Ended, words: str | None) -> None:
+    """On the terminal, in the page and the table, in a report made anew, and in the viewer."""
+    report, again = root / "runs" / "tiny" / "report", root / "again"
+    anew = marble("report", root / "runs" / "tiny", "--out", again)
+    registry = build_registry(root / "runs")
+    (experiment,) = registry.experiments
+    shown = get(create_app(registry), f"/results/{experiment}").body.decode()
+    texts = [ended.output, (report / "index.html").read_text(), (report / "table.md").read_text(), anew.output, shown]
+    for text in texts:
+        if words is None:
+            assert "CAUTION" not in text
+        else:
+            assert CAUTION + words in " ".join(text.split())
+
+
+def test_a_report_says_which_of_its_runs_the_experiment_no_longer_asks_for(tmp_path: Path) -> None:
+    write_cohort(tmp_path, "burden", patients=12)
+    first = _run(tmp_path)
+    assert first.code == 0, first.output
+    _told(tmp_path, first, None)
+    more = _run(tmp_path, models=f'{{ name = "mean", recipe = "common" }}, {BOTH}')
+    _told(tmp_path, more, None)
+    other = _run(
+        tmp_path, models='{ name = "mean", hidden = 8, recipe = "common", label = "mean" }, { name = "tiles" }'
+    )
+    assert other.code == 1
+    assert len(other.failed) == 3
+    _told(tmp_path, other, "mean/0, mean/1, mean/2, probe/0, probe/1, probe/2.")
+    fewer = _run(tmp_path, models='{ name = "probe" }')
+    assert fewer.code == 0, fewer.output
+    _told(tmp_path, fewer, "mean/0, mean/1, mean/2, tiles/0, tiles/1, tiles/2.")
+    (tmp_path / "runs" / "tiny" / "mean").rename(tmp_path / "mean")
+    _told(tmp_path, _run(tmp_path), None)
+
+
+def test_runs_moved_elsewhere_are_taken_as_they_are(tmp_path: Path) -> None:
+    write_cohort(tmp_path, "burden", patients=12)
+    assert _run(tmp_path).code == 0
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "runs" / "tiny" / "probe").rename(tmp_path / "moved" / "probe")
+    ended = marble("report", tmp_path / "moved", "--out", tmp_path / "report")
+    assert ended.code == 0, ended.output
+    assert "CAUTION" not in ended.output
+
+
+def test_runs_of_other_splits_than_earlier_ones_are_listed_as_failed_although_there_is_no_report(
+    tmp_path: Path,
+) -> None:
+    write_cohort(tmp_path, "burden", patients=12)
+    assert _run(tmp_path).code == 0
+    ended = _run(tmp_path, seed=1, models=f'{BOTH}, {{ name = "tiles", level = 0, label = "coarse" }}')
+    assert ended.code == 1
+    assert [line.split(":")[0].split("/")[-2:] for line in ended.failed[:2]] == [["tiles", "0"], ["probe", "0"]]
+    assert len(ended.failed) == 7
+    assert "were not tested on the same patients" in ended.failed[-1]
+    assert "Remove the runs of earlier settings (probe/0, " in ended.failed[-1]

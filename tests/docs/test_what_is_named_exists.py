@@ -181,3 +181,8 @@ def test_every_encoder_is_on_the_page_of_extraction() -> None:
 
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_page_holds_the_marks_of_an_unresolved_merge(path: Any) -> None:
+    assert not re.search(r"^(<{7} |={7}$|>{7} )", path.read_text(), re.M)

@@ -18,6 +18,7 @@ from marble.errors import InputError
 from marble.prediction import Predictor
 from marble.synthetic.bags import BagRecipe, make_burden_bag
 from marble.training.job import TaskSpec
+from marble.training.results import read_predictions
 from marble.training.run import execute
 from marble.training.run_folder import RunFolder
 from tests.training.jobs import plan
@@ -34,13 +35,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     planned = plan(root / "classes", epochs=1)
     for one in planned[:3]:
         execute(one)
-    execute(plan(root / "survival", "survival", epochs=1)[0])
+    times = plan(root / "survival", "survival", epochs=1, repeats=2)
+    for one in times:
+        execute(one)
     new = BagStore(root / "new")
     for number in range(2):
         new.save(make_burden_bag(f"new-{number}", 0.3, BagRecipe(), seed=7))
     (root / "cohort").symlink_to(Path(planned[0].job.store))
     (root / "model").symlink_to(Path(planned[0].folder).parent)
-    (root / "other").symlink_to(next((root / "survival" / "out").rglob("run.json")).parent)
+    (root / "times").symlink_to(Path(times[0].folder).parent)
+    (root / "other").symlink_to(Path(times[0].folder))
     return root
 
 
@@ -59,6 +63,52 @@ def test_repeats_answer_together(runs: Path, tmp_path: Path) -> None:
         assert row["predicted"] == called
         assert float(row["member_sd"]) == pytest.approx(np.std([a.readout[f"p_{called}"] for a in each], ddof=1))
         assert (row["members"], row["part"]) == ("3", "new")
+
+
+def _logit_above_training_median(predictor: Predictor, store: BagStore, trained_on: BagStore) -> dict[str, float]:
+    """By slide: how far the model's own output lies above that of the median training patient (the lower of two)."""
+    of_patient: dict[str, list[float]] = {}
+    for slide, entry in predictor.run.record["parts"]["train"].items():
+        logit = float(predictor.answer(trained_on.load(slide)).prediction.logits.double()[0])
+        of_patient.setdefault(entry["case_id"], []).append(logit)
+    means = sorted(float(np.mean(mine)) for mine in of_patient.values())
+    median = means[(len(means) - 1) // 2]
+    return {bag.slide_id: float(predictor.answer(bag).prediction.logits.double()[0]) - median for bag in store}
+
+
+def test_risks_count_from_the_training_median_of_their_own_run(runs: Path, tmp_path: Path) -> None:
+    """A partial likelihood knows no zero: as the networks have them, the runs' risks lie apart by any constant."""
+    new, trained_on = BagStore(runs / "new"), BagStore(next((runs / "survival").rglob("store.json")).parent)
+    folders = [path.parent for path in sorted((runs / "times").glob("*/run.json"))]
+    each = [_logit_above_training_median(Predictor(folder), new, trained_on) for folder in folders]
+    said = _marble("predict", runs / "times", runs / "new", "--out", tmp_path / "said.csv")
+    assert said.exit_code == 0, said.output
+    for row in csv.DictReader((tmp_path / "said.csv").open()):
+        risks = [mine[row["slide_id"]] for mine in each]
+        assert float(row["risk"]) == pytest.approx(np.mean(risks), abs=1e-6)
+        assert float(row["member_sd"]) == pytest.approx(np.std(risks, ddof=1), abs=1e-6)
+    alone = _marble("predict", folders[0], runs / "new", "--out", tmp_path / "alone.csv")
+    assert alone.exit_code == 0, alone.output
+    for row in csv.DictReader((tmp_path / "alone.csv").open()):
+        assert float(row["risk"]) == pytest.approx(each[0][row["slide_id"]], abs=1e-6)
+    for folder in folders:
+        stored = [float(row["risk"]) for row in read_predictions(folder) if row["part"] == "train"]
+        assert sorted(stored)[(len(stored) - 1) // 2] == 0.0
+
+
+def test_a_report_orders_cases_of_different_runs_by_risks_that_mean_the_same(runs: Path, tmp_path: Path) -> None:
+    experiment = (runs / "times").resolve().parent
+    assert _marble("report", experiment, "--out", tmp_path).exit_code == 0
+    held_out: dict[str, list[float]] = {}
+    for path in sorted((runs / "times").glob("*/run.json")):
+        rows = read_predictions(path.parent)
+        training = sorted(float(row["risk"]) for row in rows if row["part"] == "train")
+        for row in rows:
+            if row["part"] == "test":
+                held_out.setdefault(row["case_id"], []).append(float(row["risk"]) - training[(len(training) - 1) // 2])
+    for row in csv.DictReader((tmp_path / "together.csv").open()):
+        assert float(row["risk"]) == pytest.approx(np.mean(held_out[row["case_id"]]))
+        assert float(row["member_sd"]) == pytest.approx(np.std(held_out[row["case_id"]], ddof=1))
 
 
 def test_a_training_slide_of_any_member_is_one_of_all(runs: Path, tmp_path: Path) -> None:

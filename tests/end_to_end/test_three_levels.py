@@ -17,6 +17,7 @@ from marble.bags.store import BagStore
 from marble.cli import assemble
 from marble.compute import Inline
 from marble.errors import MarbleError
+from marble.prediction import Predictor
 from marble.slides.slide import Slide
 from marble.synthetic.slides import Planted, write_slide
 from marble.training.routing import FEW_CASES
@@ -167,6 +168,26 @@ def test_a_slide_and_its_bag_are_routed_alike(world: World, tmp_path: Path) -> N
         from_slide = world.ask(tmp_path / "slide.csv", world.slide(1), "--budget", budget)["P01"]
         assert from_slide == from_bag
         assert int(from_bag["fine_tiles"]) <= max(4, float(budget) * len(world.store.load("P01").finest))
+
+
+def test_the_first_run_chooses_the_tiles_for_all_runs_asked_together(world: World, tmp_path: Path) -> None:
+    other = next(path.parent for path in world.run.parent.glob("*/run.json") if path.parent != world.run)
+    assert not (other / "routing.json").exists()  # only the first needs a router
+    together = ("--with", other, "--budget", "0.25")
+    from_bag = world.ask(tmp_path / "bag.csv", world.store.root, *together)["P01"]
+    from_slide = world.ask(tmp_path / "slide.csv", world.slide(1), *together)["P01"]
+    assert from_slide == from_bag
+    alone = world.ask(tmp_path / "alone.csv", world.slide(1), "--budget", "0.25")["P01"]
+    assert from_bag["fine_tiles"] == alone["fine_tiles"]
+    first, second = Predictor(world.run, budget=0.25), Predictor(other)
+    seen = first.looked_at(world.store.load("P01"))
+    odds = [
+        np.log(p["p_tumour"] / p["p_benign"])
+        for p in (one.answer(seen).readout for one in (Predictor(world.run), second))
+    ]
+    assert float(from_bag["p_tumour"]) == pytest.approx(1 / (1 + np.exp(-np.mean(odds))), rel=1e-9)
+    backwards = _marble("predict", other, world.slide(1), "--with", world.run, "--budget", "0.25")
+    assert "this run has no router" in str(backwards.exception)
 
 
 def test_tiles_that_are_not_kept_are_never_read(world: World, tmp_path: Path, reader: Reader) -> None:

@@ -29,15 +29,17 @@ def test_classes_are_pooled_in_logits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "readout"),
+    ("task", "readout", "calibration"),
     [
-        (Classification(("a", "b")), {"p_a": 0.1, "p_b": 0.9}),
-        (Survival(), {"risk": -1.25}),
-        (Regression(), {"value": 41.7}),
+        (Classification(("a", "b")), {"p_a": 0.1, "p_b": 0.9}, {}),
+        (Survival(), {"risk": -1.25}, {"origin": 7.5, "median_risk": 0.0}),
+        (Regression(), {"value": 41.7}, {}),
     ],
 )
-def test_one_member_is_left_as_it_is(task: Classification | Survival | Regression, readout: dict[str, float]) -> None:
-    said = pool(task, [readout], [{}])
+def test_one_member_is_left_as_it_is(
+    task: Classification | Survival | Regression, readout: dict[str, float], calibration: dict[str, float]
+) -> None:
+    said = pool(task, [readout], [calibration])
     assert said.readout == readout
     assert (said.members, said.sd) == (1, 0.0)
 
@@ -47,6 +49,12 @@ def test_numbers_are_averaged() -> None:
     assert said.readout == {"value": 43.0}
     assert said.sd == pytest.approx(3.0)
     assert said.decision.label is None
+
+
+def test_risks_of_runs_without_an_origin_count_from_their_training_medians() -> None:
+    said = pool(Survival(), [{"risk": 101.0}, {"risk": -48.0}], [{"median_risk": 100.0}, {"median_risk": -50.0}])
+    assert said.readout == {"risk": 1.5}
+    assert said.sd == pytest.approx(np.std([1.0, 2.0], ddof=1))
 
 
 def test_every_case_is_called_by_its_own_threshold() -> None:

@@ -10,6 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from marble.bags.bag import Bag, Level
 from marble.bags.store import BagStore
 from marble.errors import RunError
 from marble.models import build
@@ -234,6 +235,20 @@ def test_the_one_logit_of_a_yes_or_no_question_says_how_common_yes_is(tmp_path: 
     share = np.mean([targets[slide] == "positive" for slide in targets])
     assert share > 0.7
     assert np.mean(list(said.values())) == pytest.approx(share, abs=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["bernoulli", "cross-entropy"])
+def test_marble_says_how_common_a_class_is_where_its_tokens_say_nothing(tmp_path: Path, loss: str) -> None:
+    """Of one level without a projection, tokens of zeros leave nothing but the head's own constant."""
+    models = '[{ name = "marble", levels = 1, d_state = 4, headdim = 4 }]'
+    train = f', class_loss = "{loss}"'
+    for kind, has_intercept in (("burden", True), ("survival", False)):
+        job = plan(tmp_path / kind, kind, models=models, train=train if kind == "burden" else "")[0].job
+        model = build(job.model, job.dim, job.task.build().outputs, **job.options).eval()
+        nothing = Bag("s", [Level(torch.zeros(3, job.dim), torch.tensor([[0, 0], [0, 1], [1, 0]]))])
+        assert bool(model(nothing).logits.abs().sum() > 0) == has_intercept
+        restored = build(job.model, job.dim, job.task.build().outputs, **job.options)
+        restored.load_state_dict(model.state_dict())
 
 
 def test_a_loss_that_is_not_convex_is_not_solved() -> None:

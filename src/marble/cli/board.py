@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 
 from marble import storage
 from marble.training.protocol import RunOutcome
+from marble.training.results import validation_of
 from marble.training.run import PlannedRun
 
 
@@ -92,8 +93,7 @@ class Board:
         now_running = {run.folder for run in self._running()}
         running = [run for run in runs if run.folder in now_running]
         spent_s = sum(self.clock() - self._began[run.folder] for run in running)
-        found = [record["fit"]["val"][record["fit"]["selected_by"]] for record in records]
-        values = [value for value in found if isinstance(value, (int, float))]  # others say why there is none
+        values = [value for value in map(validation_of, records) if value is not None]
         left = len(runs) - len(outcomes)
         remaining_s = 0.0 if left == 0 else None
         if left and records:

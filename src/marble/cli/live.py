@@ -20,6 +20,7 @@ from rich.table import Table
 from marble.cli.board import Board, BoardRow, EpochDone, name_of
 from marble.cli.terminal import QUIET_S
 from marble.training.protocol import RunOutcome
+from marble.training.results import validation_text
 from marble.training.run import PlannedRun
 
 REFRESH_S = 1.0
@@ -84,8 +85,7 @@ def _said(outcome: RunOutcome) -> str:
     if outcome.record is None:
         return f"failed: {outcome.reason}"
     fit = outcome.record["fit"]
-    found = fit["val"][fit["selected_by"]]
-    value = f"{found:.3f}" if isinstance(found, (int, float)) else found
+    value = validation_text(outcome.record)
     return f"validation {fit['selected_by']} {value} after {fit['best_epoch']} of {fit['epochs']} epochs"
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from marble import storage
 from marble.cli import paths, terminal
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, side_by_side
 from marble.cli.companions import workers_go_with_ray
 from marble.cli.report import write_and_show
 from marble.cli.run_options import Device
 from marble.storage import PLACE, location, pull
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from marble.training.protocol import RunOutcome
 
 
 def run(
@@ -63,23 +57,16 @@ def run(
         with follow(loaded.name, planned, workers or 1, terminal.console()) as tell:
             outcomes = run_all(planned, executor, tell)
         pull(out / loaded.name, again=True)  # what other machines have put there
+        unreported: list[tuple[str, str]] = []
         if any(outcome.ok for outcome in outcomes):
-            write_and_show(out / loaded.name, out / loaded.name / "report")
-            if stale := made_before(outcomes):
-                typer.secho(f"caution: {stale}", err=True, fg=typer.colors.YELLOW)
+            try:
+                write_and_show(out / loaded.name, out / loaded.name / "report")
+            except MarbleError as fault:  # said with what else went wrong, which may be why
+                unreported.append(("report", str(fault)))
     left_out = []
     for slide, error in stock.left_out.items():
         hint = error.hint or "Extract or copy the slide again"
         said = MarbleError(f"{error.what}, so the slide was left out", where=error.where, hint=hint)
         left_out.append((slide, str(said)))
-    terminal.failures([*left_out, *((o.planned.folder, str(o.reason)) for o in outcomes if not o.ok)])
-
-
-def made_before(outcomes: Sequence[RunOutcome]) -> str | None:
-    """What must be said of a report that holds finished runs which this experiment could not make again."""
-    folders = [storage.location(outcome.planned.folder) for outcome in outcomes if not outcome.ok]
-    kept = [folder for folder in folders if (folder / "run.json").exists()]
-    if not kept:
-        return None
-    named = ", ".join(f"{folder.parent.name}/{folder.name}" for folder in kept)
-    return f"the report shows earlier runs, not those that this experiment asks for: {named}"
+    failed = ((outcome.planned.folder, str(outcome.reason)) for outcome in outcomes if not outcome.ok)
+    terminal.failures([*left_out, *failed, *unreported])

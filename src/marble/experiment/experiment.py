@@ -38,12 +38,13 @@ from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
 from marble.tasks.registry import task_class
+from marble.training.asked import ASKED, note_asked
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec, TrainedBy
 from marble.training.run import HeldOut, PlannedRun
 from marble.training.trackers import require
 
 #: what an experiment keeps beside the folders of its models
-_OWN_FOLDERS = ("cohort", "held-out", "report")
+_OWN_FOLDERS = ("cohort", "held-out", "report", ASKED)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,9 @@ class Experiment:
             self.plan_split(cohort, stock, split, out, threads, allow_drift, device=device, leaks=found)
             for split, found in zip(splits, leaks, strict=True)
         ]
-        return list(itertools.chain.from_iterable(runs))
+        planned = list(itertools.chain.from_iterable(runs))
+        note_asked(out / self.name, planned)
+        return planned
 
     def plan_split(
         self,
@@ -232,8 +235,11 @@ class Experiment:
             group=self.spec.train.group,
             regression_loss=self.spec.train.regression_loss,
         )
+        asked = task.build()
+        if asked.outputs == 1 and asked.class_names and "intercept" in model_options(model.name):
+            options = {"intercept": True, **options}  # one logit of two classes says how common the second is
         # what does not fit the cohort's classes or the bags is refused now, not by every run
-        check_fitting(model, options, record, task.build(), self.file)
+        check_fitting(model, options, record, asked, self.file)
         return FitJob(
             model=model.name,
             options=options,

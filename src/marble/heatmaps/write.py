@@ -127,7 +127,7 @@ def _sheet(slide: Slide, explanation: Explanation, fine: TileMap, count: int, wo
 
 def _faithfulness(predictor: Predictor, bag: Bag, explanation: Explanation, tiles: TileMap) -> tuple[Curves, str]:
     """Both curves of a map, and the name of the score they are about."""
-    score = score_of(predictor.task, explanation.target or explanation.answer.label)
+    score = score_of(predictor.task, explanation.target or explanation.answer.label, predictor.run.calibration)
     values = torch.from_numpy(tiles.values)
     return deletion_insertion(predictor.model, bag, values, score, level=tiles.level), score.name
 

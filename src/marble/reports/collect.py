@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from marble.specs import unknown_choice
 from marble.targets import Target
 from marble.tasks.base import Calibration, Scored, Task
 from marble.tasks.metric import Ints, Metric
+from marble.training.asked import not_asked_for
 from marble.training.job import TaskSpec
-from marble.training.results import StoredCase, find_runs, read_cases, read_run
+from marble.training.results import StoredCase, find_runs, read_cases, read_run, validation_of
 
 Floats = NDArray[np.float64]
 REFERENCE = "marble"
@@ -66,8 +67,8 @@ class Repeat:
     @property
     def selected_on(self) -> float:
         """The validation metric that chose its checkpoint; below all others where validation has none."""
-        found = self.record["fit"]["val"][self.record["fit"]["selected_by"]]
-        return float(found) if isinstance(found, (int, float)) else float("-inf")
+        found = validation_of(self.record)
+        return float("-inf") if found is None else found
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Results:
     left_out: tuple[int, ...] = ()  # repeats that some model has not finished; the table compares the others
     asked: str | None = None  # the reference, where somebody chose one
     unit: str = ""  # of the number predicted, or of survival times
+    not_asked_for: tuple[str, ...] = ()  # runs that the experiment, as it was last planned, would make otherwise
 
     @property
     def metric_names(self) -> list[str]:
@@ -145,7 +147,15 @@ def collect(root: str | Path, reference: str | None = None) -> Results:
     home = _reference(models, reference)
     ordered = tuple(sorted(models, key=lambda model: (model is not home, model.key)))
     unit = str(records[folders[0]]["about"].get("unit", ""))
-    return Results(experiments.pop(), spec, spec.build(), ordered, left_out, reference, unit)
+    shown = {repeat.folder: repeat.record for model in ordered for repeat in _repeats_of(model)}
+    return Results(experiments.pop(), spec, spec.build(), ordered, left_out, reference, unit, not_asked_for(shown))
+
+
+def _repeats_of(model: ModelResults) -> Iterator[Repeat]:
+    """Of a model all that have a part in the table, variants that were not chosen too."""
+    yield from model.repeats
+    for repeats in model.variants.values():
+        yield from repeats
 
 
 def _refuse_twins(records: Mapping[Path, dict[str, Any]]) -> None:
@@ -225,10 +235,12 @@ def _require_same_splits(models: Sequence[ModelResults], root: str | Path) -> No
     for model in models[1:]:
         have = [(repeat.number, repeat.test.patients) for repeat in model.repeats]
         if have != wanted:
+            earlier = not_asked_for({repeat.folder: repeat.record for one in models for repeat in one.repeats})
+            remove = f"Remove the runs of earlier settings ({', '.join(earlier)}), or give another --out"
             raise RunError(
                 f"'{model.key}' and '{models[0].key}' were not tested on the same patients in the same repeats",
                 where=root,
-                hint="Finish all runs of the experiment with `marble run`",
+                hint=remove if earlier else "Finish all runs of the experiment with `marble run`",
             )
 
 

@@ -21,6 +21,7 @@ from marble.targets import Target
 from marble.tasks.base import Task
 from marble.tasks.kaplan_meier import KaplanMeier, logrank
 from marble.tasks.metric import Bools, Floats, Undefined, outcome_arrays
+from marble.training.results import validation_of
 
 RISK_GROUPS = (
     "Test patients of all repeats by risk group; the cut is each run's training median. Who was tested several times "
@@ -139,11 +140,13 @@ def choice_curve(comparison: Comparison) -> Figure | None:
     for axis, model in zip(axes, chosen, strict=True):
         names = list(model.variants)
         for colour, label, values in (
-            (PALETTE[0], "validation (decides)", [[r.selected_on for r in model.variants[n]] for n in names]),
+            (PALETTE[0], "validation (decides)", [_validation(model, n) for n in names]),
             (PALETTE[1], "test (only shown)", [_numbers(model, n, metric) for n in names]),
         ):
-            axis.errorbar(range(len(names)), [np.mean(v) for v in values], yerr=[np.std(v) for v in values], marker="o",
-                          color=colour, label=label, capsize=3)  # fmt: skip
+            known = [(place, found) for place, found in enumerate(values) if found]  # the others have no point
+            axis.errorbar([place for place, _ in known], [np.mean(found) for _, found in known],
+                          yerr=[np.std(found) for _, found in known], marker="o", color=colour, label=label,
+                          capsize=3)  # fmt: skip
         axis.set_xticks(range(len(names)), names)
         axis.set(ylabel=results.task.metric_names[metric], title=model.key)
         axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
@@ -204,6 +207,11 @@ def _risk_groups(task: Task, model: ModelResults) -> tuple[Floats, Bools, Bools]
             said.setdefault((patient, target), []).append(above)
     time, event = outcome_arrays([target for _, target in said])
     return time, event, np.array([2 * sum(votes) > len(votes) for votes in said.values()])
+
+
+def _validation(model: ModelResults, variant: str) -> list[float]:
+    found = (validation_of(repeat.record) for repeat in model.variants[variant])
+    return [value for value in found if value is not None]
 
 
 def _numbers(model: ModelResults, variant: str, metric: str) -> list[float]:

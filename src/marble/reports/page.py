@@ -22,6 +22,7 @@ from marble.reports.setup import setup_rows
 from marble.reports.tables import caption, table_csv, table_latex, table_markdown, table_rows
 from marble.reports.together import TogetherRow, together, together_csv, together_rows
 from marble.tasks.base import in_unit
+from marble.training.results import validation_text
 from marble.version import VERSION
 
 VIEWER = "http://127.0.0.1:8765"
@@ -115,7 +116,7 @@ def _page(comparison: Comparison, rows: Sequence[TogetherRow], pictures: list[di
                 "repeat": repeat.number,
                 "variant": repeat.record["about"]["variant"],
                 "epoch": f"{repeat.record['fit']['best_epoch']} of {repeat.record['fit']['epochs']}",
-                "validation": f"{repeat.selected_on:.3f}",
+                "validation": validation_text(repeat.record),
                 "id": repeat.record["job"],
             }
             for model in results.models

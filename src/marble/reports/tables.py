@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from marble.reports.collect import ModelResults, Repeat
+from marble.reports.collect import ModelResults, Repeat, Results
 from marble.reports.compare import Cell, Comparison, ModelRow
 from marble.tabular import csv_text, markdown_cell, safe_cell
 from marble.tasks.metric import Undefined
@@ -16,6 +16,7 @@ _TEX = {
     "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "<": "$<$", ">": "$>$",
 }  # fmt: skip
 
+NAMED = 8  # runs of earlier settings that are named one by one
 MENTIONED = 0.05  # share of repeats without a value in the samples behind an interval
 
 
@@ -129,6 +130,8 @@ def caption(comparison: Comparison) -> str:
     )
     if leaky := leaks(comparison):
         text = f"LEAKY: {'; '.join(leaky)}. {text}"
+    if earlier := made_before(results):
+        text = f"CAUTION: {earlier}. {text}"
     if counts.get("patients_without_slides"):
         text += f" Patients without a slide: {counts['patients_without_slides']}."
     if counts.get("unverified"):
@@ -147,6 +150,18 @@ def leaks(comparison: Comparison) -> list[str]:
     """What the parts of the splits share although they must not, as the runs were told to allow."""
     repeats = [repeat for model in comparison.results.models for repeat in model.repeats]
     return list(dict.fromkeys(line for repeat in repeats for line in repeat.record["about"].get("leaks", ())))
+
+
+def made_before(results: Results) -> str:
+    """What must be said where runs are shown that the experiment could not make again; empty if there are none."""
+    if not results.not_asked_for:
+        return ""
+    few, more = results.not_asked_for[:NAMED], len(results.not_asked_for) - NAMED
+    rest = f" and {more} more" if more > 0 else ""
+    return (
+        "these runs are shown as earlier settings made them, the experiment file asks for others or none: "
+        f"{', '.join(few)}{rest}"
+    )
 
 
 def accounted(counts: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from marble.reports.compare import Cell
 from marble.reports.statistics import PatientBootstrap, bootstrap_interval
 from marble.reports.tables import cell_text, rows_csv
 from marble.targets import Target
-from marble.tasks.base import Readout, Task
+from marble.tasks.base import Task
 from marble.tasks.metric import Undefined
 from marble.tasks.pooling import Pooled, pool
 from marble.training.results import StoredCase, join_slides, read_cases
@@ -31,7 +31,6 @@ class TogetherCase:
     slide_ids: tuple[str, ...]
     target: Target
     said: Pooled
-    compared: Readout  # the same, made of what can be set beside the words of other runs: metrics are of these
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,13 @@ def _case(
 ) -> TogetherCase:
     calibrations = [repeat.calibration for repeat, _ in said]
     pooled = pool(task, [stored.readout for _, stored in said], calibrations)
-    comparable = [task.comparable(stored.readout, repeat.calibration) for repeat, stored in said]
-    return TogetherCase(case_id, slide_ids, said[0][1].target, pooled, pool(task, comparable, calibrations).readout)
+    return TogetherCase(case_id, slide_ids, said[0][1].target, pooled)
 
 
 def _cells(task: Task, cases: Sequence[TogetherCase]) -> dict[str, Cell]:
     """Every metric of all cases, with its interval by bootstrap over patients."""
     targets = [case.target for case in cases]
-    readouts = {name: np.array([case.compared[name] for case in cases]) for name in task.columns}
+    readouts = {name: np.array([case.said.readout[name] for case in cases]) for name in task.columns}
     calibration = task.join_calibrations([case.said.calibration for case in cases])
     weighted = task.weighted_metrics(targets, readouts, calibration)
     bootstrap = PatientBootstrap([[case.case_id for case in cases]])

@@ -204,7 +204,7 @@ class Task(ABC):
         return {}
 
     @abstractmethod
-    def score(self, target: str | None = None) -> Score:
+    def score(self, target: str | None = None, calibration: Calibration | None = None) -> Score:
         """The number that maps explain: of the class `target`, or the only one there is."""
 
     # ---- judging -----------------------------------------------------------------------------------------------

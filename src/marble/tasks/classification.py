@@ -194,7 +194,8 @@ class Classification(Task):
         rule = "" if decision.threshold is None else f" ({decision.rule})"
         return f"predicted {decision.label}, p = {readout[f'p_{decision.label}']:.4f}{rule}"
 
-    def score(self, target: str | None = None) -> Score:
+    def score(self, target: str | None = None, calibration: Calibration | None = None) -> Score:
+        del calibration  # a map is about the logits themselves
         if target is None:
             raise InputError("name the class to explain", hint=f"One of {', '.join(self.classes)}")
         if target not in self.classes:

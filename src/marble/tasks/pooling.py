@@ -30,10 +30,11 @@ class Pooled:
 
 
 def pool(task: Task, readouts: Sequence[Mapping[str, float]], calibrations: Sequence[Calibration]) -> Pooled:
-    """Pool what the members say; a single member's answer stays as it is, to the last digit."""
-    alone = len(readouts) == 1
-    readout = dict(readouts[0]) if alone else task.pool(readouts)
+    """Pool what the members say, each made comparable with the others; of a single one nothing else changes."""
+    said = [task.comparable(readout, calibration) for readout, calibration in zip(readouts, calibrations, strict=True)]
+    alone = len(said) == 1
+    readout = said[0] if alone else task.pool(said)
     calibration = calibrations[0] if alone else task.pool_calibrations(calibrations)
     decision = task.decide(readout, calibration)
-    each = [task.headline(one, decision)[1] for one in readouts]
+    each = [task.headline(one, decision)[1] for one in said]
     return Pooled(readout, decision, calibration, len(readouts), 0.0 if alone else float(np.std(each, ddof=1)))

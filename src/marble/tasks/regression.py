@@ -107,7 +107,8 @@ class Regression(Task):
         error = in_unit(f"{value - number(target):+.4g}", unit)
         return said, (self.truth_name, self.target_text(target, unit)), ("error", error)
 
-    def score(self, target: str | None = None) -> Score:
+    def score(self, target: str | None = None, calibration: Calibration | None = None) -> Score:
+        del calibration
         if target not in (None, VALUE):
             raise InputError(f"a regression run explains its value, not '{target}'", where="--target")
         return Score("predicted value", lambda logits: self.mean + self.sd * logits[0], in_unit=True)

@@ -98,30 +98,36 @@ class Survival(Task):
         return CoxBank(targets, patients) if self.risk_set == "bank" else CoxGroup(targets, patients)
 
     def readout(self, logits: Tensor, calibration: Calibration | None = None) -> Readout:
-        """Cox: the logit. Discrete time: risk = minus the sum of survival over bins, and that survival."""
+        """Cox: the logit above that of the run's median training patient, since the loss knows no zero.
+
+        Discrete time: risk = minus the sum of survival over bins, and that survival.
+        """
         values = logits.detach().double().cpu()
         finite_scores(values.numpy(), "logits")
         if values.shape != (self.outputs,):
             raise InputError(f"logits must be ({self.outputs},), got {tuple(values.shape)}")
         if self.loss == "cox":
-            return {"risk": float(values[0])}
+            return {"risk": float(values[0]) - _origin(calibration)}
         survival = survival_curve(values)
         return dict(zip(self.columns, [-float(survival.sum()), *survival.tolist()], strict=True))
 
     def calibrate(self, parts: Mapping[str, Answered]) -> dict[str, Any]:
-        """The cut of the risk groups and Cox's baseline hazard, both from the training patients."""
+        """Where Cox's risks count from, the cut of the risk groups, the baseline hazard: all of training patients."""
         answered = parts["train"]
         risks = np.array([self.readout(torch.from_numpy(row))["risk"] for row in answered.logits])
+        median = float(np.sort(risks)[(len(risks) - 1) // 2])  # of an even number, the lower of the two
+        origin = median if self.loss == "cox" else 0.0
         time, event = outcome_arrays(answered.targets)
-        baseline = BreslowBaseline.fit(risks, time, event)
+        baseline = BreslowBaseline.fit(risks - origin, time, event)
         return {
-            "median_risk": float(np.sort(risks)[(len(risks) - 1) // 2]),  # of an even number, the lower of the two
+            "origin": origin,
+            "median_risk": median - origin,
             "baseline_times": baseline.times.tolist(),
             "baseline_log_hazard": baseline.log_hazard.tolist(),
         }
 
     def comparable(self, readout: Mapping[str, float], calibration: Calibration) -> Readout:
-        """A Cox risk counted from the run's training median: the loss knows no zero, so each run has one of its own."""
+        """A Cox risk counted from the run's training median, also in runs that stored it as the logit is."""
         if self.loss != "cox":
             return dict(readout)
         return {**readout, "risk": readout["risk"] - calibration["median_risk"]}
@@ -150,11 +156,12 @@ class Survival(Task):
         above: Bools = stored_column(readouts, "risk") > calibration["median_risk"]
         return above
 
-    def score(self, target: str | None = None) -> Score:
+    def score(self, target: str | None = None, calibration: Calibration | None = None) -> Score:
         if target not in (None, "risk"):
             raise InputError(f"a survival run explains its risk, not '{target}'", where="--target")
         if self.loss == "cox":
-            return Score("risk", lambda logits: logits[0])
+            origin = _origin(calibration)
+            return Score("risk", lambda logits: logits[0] - origin)
         return Score("risk", lambda logits: -survival_curve(logits).sum())
 
     def target_cells(self, target: Target) -> tuple[float, int]:
@@ -249,6 +256,11 @@ class Survival(Task):
             return baseline.survival(stored_column(readouts, "risk"), at)
         past = np.stack([stored_column(readouts, name) for name in self.columns[1:]], axis=1)  # (n, bins)
         return survival_at(past, quantile_edges(time, event, self.bins), float(time.max()), at)
+
+
+def _origin(calibration: Calibration | None) -> float:
+    """The logit that risks count from; runs of before this was so have none."""
+    return float((calibration or {}).get("origin", 0.0))
 
 
 def _number(text: str) -> float:

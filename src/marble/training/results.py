@@ -106,6 +106,18 @@ def read_run(folder: str | Path) -> dict[str, Any]:
     return record
 
 
+def validation_of(record: Mapping[str, Any]) -> float | None:
+    """The validation metric of a run's kept epoch; None where its validation cases have none."""
+    found = record["fit"]["val"][record["fit"]["selected_by"]]
+    return float(found) if isinstance(found, int | float) else None
+
+
+def validation_text(record: Mapping[str, Any]) -> str:
+    """The same for a reader: the number, or why there is none."""
+    number = validation_of(record)
+    return str(record["fit"]["val"][record["fit"]["selected_by"]]) if number is None else f"{number:.3f}"
+
+
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
     """A run's record with the one hash over everything it says; the files of the run are in it by their hashes."""
     return {**record, "seal": seal_of(record)}

@@ -21,6 +21,7 @@ from marble.reports.figures import all_figures
 from marble.reports.tables import caption, table_rows
 from marble.reports.together import together, together_rows
 from marble.targets import SurvivalTime, Target
+from marble.training.results import validation_text
 from marble.version import VERSION
 from marble.viewer.notes import MAX_CHARACTERS
 from marble.viewer.registry import ExperimentEntry, Registry, RunEntry, SlideEntry
@@ -277,7 +278,7 @@ def _run_row(run: RunEntry) -> dict[str, str]:
     return {
         "name": run.name,
         "epoch": f"{fit['best_epoch']} of {fit['epochs']}",
-        "validation": f"{fit['selected_by']} {fit['val'][fit['selected_by']]:.3f}",
+        "validation": f"{fit['selected_by']} {validation_text(run.record)}",
         "parameters": f"{run.record['model']['parameters']:,}",
         "id": run.record["job"],
     }

@@ -67,6 +67,8 @@ class Marble(BagModel):
             the pooled vectors side by side.
         order: in which a scan reads each level: one of `models.orders.ORDERS`, or a list with one per level.
         directions: 1, or 2 to read every level from both ends with the same weights, and take the mean.
+        intercept: whether the head adds a constant; by default where it has several outputs, since one may be a Cox
+            risk, which knows none. An experiment sets it for the one output of a yes-or-no question.
     """
 
     order_sensitive: ClassVar[bool] = True
@@ -94,6 +96,7 @@ class Marble(BagModel):
         readout: str = "finest",
         order: str | Sequence[str] = "shuffle",
         directions: int = 1,
+        intercept: bool | None = None,
     ) -> None:
         super().__init__(dim, outputs, level)
         chosen = {"block": block, "mixer": mixer, "fusion": fusion, "start": start, "readout": readout}
@@ -127,8 +130,8 @@ class Marble(BagModel):
         self.order_scores = nn.ModuleDict(
             {str(k): new_score(width) for k, name in enumerate(self.orders) if is_scored(name, k)}
         )
-        # a Cox risk has no intercept
-        self.head = nn.Linear(width * (1 + len(self.coarse_scores)), outputs, bias=outputs > 1)
+        has_intercept = outputs > 1 if intercept is None else intercept
+        self.head = nn.Linear(width * (1 + len(self.coarse_scores)), outputs, bias=has_intercept)
         start_from(start, self.phi, (self.score, *self.coarse_scores))
 
     def augment(self, bag: Bag, rng: torch.Generator) -> Bag:
