@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,44 @@ def test_stopped_between_epochs_resumes_bitwise(tmp_path: Path, kind: str, epoch
     assert found.epoch == epoch  # so that the second part does go on from there
     execute(broken)
     assert _bytes(straight.folder) == _bytes(broken.folder)
+
+
+@pytest.mark.parametrize("kind", ["burden", "survival"])
+def test_dead_after_any_file_it_wrote_it_resumes_bitwise(tmp_path: Path, kind: str) -> None:
+    """Between a checkpoint and the history, too: the last epoch has no further one that would write it again."""
+    straight = plan(tmp_path / "straight", kind, epochs=2)[0]
+    execute(straight)
+    deaths = 0
+    while _dies_after_writing(deaths + 1, broken := plan(tmp_path / str(deaths), kind, epochs=2)[0]):
+        deaths += 1
+        execute(broken)
+        assert _bytes(straight.folder) == _bytes(broken.folder), deaths
+    assert deaths > 10
+
+
+def _dies_after_writing(number: int, planned: PlannedRun) -> bool:
+    """Run until so many files and folders were published; whether it came to that."""
+    left = number
+
+    def dying(publish: Callable[..., Any]) -> Callable[..., Any]:
+        def published(*args: Any, **options: Any) -> Any:
+            nonlocal left
+            done = publish(*args, **options)
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return done
+
+        return published
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("publish", "publish_directory"):
+            patched.setattr(files, name, dying(getattr(files, name)))
+        try:
+            execute(planned)
+        except KeyboardInterrupt:
+            return True
+    return False
 
 
 @pytest.mark.reliability

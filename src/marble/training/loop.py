@@ -370,8 +370,11 @@ class TrainingLoop:
             "average": {} if self.average is None else self.average.state(),
         }
         save_checkpoint(root, self.at.epoch, parts, self.at.as_json())
-        files.publish(self.root / "history.csv", history_csv(self.at.history))
+        self._tell_history()
         prune(root, self.at.best_epoch)
+
+    def _tell_history(self) -> None:
+        files.publish(self.root / "history.csv", history_csv(self.at.history))
 
     def _restore(self, found: Checkpoint) -> None:
         self.model.load_state_dict(found.tensors("model"))
@@ -380,3 +383,4 @@ class TrainingLoop:
         if self.average is not None:
             self.average.load_state(found.tensors("average"))
         self.at = Progression.from_json(found.state)
+        self._tell_history()  # it may have died between the checkpoint and this, and no further epoch may come
