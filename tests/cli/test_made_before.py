@@ -73,6 +73,22 @@ def test_runs_moved_elsewhere_are_taken_as_they_are(tmp_path: Path) -> None:
     assert "CAUTION" not in ended.output
 
 
+def test_a_study_that_is_moved_with_its_bags_goes_on(tmp_path: Path) -> None:
+    write_cohort(tmp_path / "here", "burden", patients=12)
+    models = '{ name = "mean", hidden = 8, recipe = "common" }, { name = "tiles" }'
+    assert _run(tmp_path / "here", models=models).code == 0
+    (tmp_path / "here").rename(tmp_path / "there")
+    runs = sorted((tmp_path / "there" / "runs").glob("tiny/*/*/run.json"))
+    made = [run.stat().st_mtime_ns for run in runs]
+    unfinished = runs[0].parent
+    for name in ("run.json", "predictions.csv"):  # killed before its predictions were written
+        (unfinished / name).unlink()
+    ended = _run(tmp_path / "there", models=models)
+    assert ended.code == 0, ended.output
+    assert [run.stat().st_mtime_ns for run in runs][1:] == made[1:]
+    _told(tmp_path / "there", ended, None)
+
+
 def test_runs_of_other_splits_than_earlier_ones_are_listed_as_failed_although_there_is_no_report(
     tmp_path: Path,
 ) -> None:

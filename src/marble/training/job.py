@@ -90,6 +90,7 @@ class FitJob(Spec):
         order_tolerance: how much of a final prediction, in logits, may be left to the choice of orders; fewer than
             `orders` are taken where validation says that they are enough for that. None takes them all.
         threads: BLAS threads; sums depend on their number, so it belongs to the result.
+        store, bags_sha256: where the bags lie, and which they are.
     """
 
     model: str
@@ -108,6 +109,10 @@ class FitJob(Spec):
     val_orders: int = Field(default=2, ge=1)
     order_tolerance: float | None = Field(default=None, gt=0)
     threads: int = Field(default=1, ge=1)
+
+    def fingerprint(self) -> str:
+        """Over all but the place of the bags, whose hash is in it: a study that is moved is still the same study."""
+        return Spec.fingerprint(self.model_copy(update={"store": ""}))
 
     @property
     def bound_task(self) -> TaskSpec:
