@@ -100,6 +100,19 @@ def test_a_store_of_nothing_but_damaged_bags_is_one_line(folder: Path) -> None:
     assert "marble verify" in said.output
 
 
+def test_damaged_bags_are_named_where_they_leave_a_part_without_any(folder: Path) -> None:
+    bags = sorted((folder / "bags").glob("*.safetensors"))[1:]
+    for bag in bags:
+        bag.write_bytes(b"")
+    said = marble("run", folder / "tiny.toml", "--out", folder / "runs")
+    assert said.code == 1, said.output
+    assert f"excluded: {len(bags)} with a damaged bag" in said.output
+    for bag in bags:
+        assert sum(f"{bag.name}: " in line and "so the slide was left out" in line for line in said.failed) == 1
+    assert len(said.failed) == len(bags) + 1
+    assert "patient has a bag" in said.failed[-1]
+
+
 def test_a_validation_part_of_one_class_stops_only_who_would_choose_by_it(folder: Path) -> None:
     """The recipe for small cohorts keeps the last epoch, so it needs no validation metric."""
     table = list(csv.reader((folder / "cohort.csv").open()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,11 @@ from marble.cli.companions import workers_go_with_ray
 from marble.cli.report import write_and_show
 from marble.cli.run_options import Device
 from marble.storage import PLACE, location, pull
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from marble.experiment.stock import Stock
 
 
 def run(
@@ -48,7 +53,14 @@ def run(
     with locks.hold(out / loaded.name / f".run{locks.SUFFIX}", f"experiment '{loaded.name}'"):
         with terminal.console().status("reading the cohort's bags"):  # each once: a while where they are many
             stock = loaded.stock(out)
-        planned = loaded.plan(out, threads=threads, allow_drift=allow_drift, device=str(where), stock=stock)
+        try:
+            planned = loaded.plan(out, threads=threads, allow_drift=allow_drift, device=str(where), stock=stock)
+        except MarbleError as fault:
+            if not stock.left_out or not stock.counts["used"]:  # all of them: to list them would say no more
+                raise
+            typer.echo(accounted(stock.counts))
+            terminal.failures([*_damaged(stock), (loaded.name, str(fault))])  # which may be why
+            return
         typer.echo(f"training on {devices.describe(where)}")
         typer.echo(loaded.cohort(out).summary())
         if stock.counts["excluded"]:
@@ -63,10 +75,14 @@ def run(
                 write_and_show(out / loaded.name, out / loaded.name / "report")
             except MarbleError as fault:  # said with what else went wrong, which may be why
                 unreported.append(("report", str(fault)))
-    left_out = []
+    failed = ((outcome.planned.folder, str(outcome.reason)) for outcome in outcomes if not outcome.ok)
+    terminal.failures([*_damaged(stock), *failed, *unreported])
+
+
+def _damaged(stock: Stock) -> Iterator[tuple[str, str]]:
+    """Every slide whose bag is damaged, with what is wrong and what comes next."""
+    from marble.errors import MarbleError
+
     for slide, error in stock.left_out.items():
         hint = error.hint or "Extract or copy the slide again"
-        said = MarbleError(f"{error.what}, so the slide was left out", where=error.where, hint=hint)
-        left_out.append((slide, str(said)))
-    failed = ((outcome.planned.folder, str(outcome.reason)) for outcome in outcomes if not outcome.ok)
-    terminal.failures([*left_out, *failed, *unreported])
+        yield slide, str(MarbleError(f"{error.what}, so the slide was left out", where=error.where, hint=hint))
