@@ -121,6 +121,14 @@ def test_a_unit_that_is_not_known_is_no_size() -> None:
     assert ome.pixel_size() == (("OME PhysicalSizeX", "nan", "nan"),)
 
 
+def test_colours_that_are_not_said_to_be_samples_are_one_picture(tmp_path: Path) -> None:
+    """As those write it who put the XML together by hand."""
+    xml = '<OME><Image ID="Image:0"><Pixels SizeX="512" SizeY="512" SizeC="3" PhysicalSizeX="0.25"/></Image></OME>'
+    tifffile.imwrite(tmp_path / "a.tif", _pixels(512, 512, 3), tile=(128, 128), description=xml, metadata=None, **RGB)
+    with Slide.open(tmp_path / "a.tif") as slide:
+        assert slide.mpp == 0.25
+
+
 def test_without_a_size_the_objective_of_the_picture_tells(tmp_path: Path) -> None:
     xml = (
         '<OME><Instrument ID="I:0"><Objective ID="O:0" NominalMagnification="63"/>'

@@ -75,8 +75,9 @@ class Ome:
                 hint = f"Save the one you want as a file of its own, for example `bfconvert {flag} 0 IN OUT.ome.tiff`"
                 raise SlideError(f"holds {count} {what} ({size}), not one picture", where=path, hint=hint)
         channel = _CHANNEL.search(self.text)
-        samples = _whole(None if channel is None else _attributes(channel[1]).get("SamplesPerPixel"))
-        if (channels := _whole(first.get("SizeC")) // samples) > 1:
+        samples = None if channel is None else _attributes(channel[1]).get("SamplesPerPixel")
+        # Where it is not said whether they are the samples of a pixel, the pages tell: grey ones are refused there.
+        if samples is not None and (channels := _whole(first.get("SizeC")) // _whole(samples)) > 1:
             raise SlideError(f"holds {channels} channels (SizeC), not one picture in RGB", where=path, hint=_EXPORT)
         scans = 1 + sum(_is_scan_beside(first, other) for other in others)
         if scans > 1:
