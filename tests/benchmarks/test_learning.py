@@ -132,3 +132,16 @@ def test_some_cohorts_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None
     )
     assert "| Model | fine-only-strong |" in (data / "o" / "learning.md").read_text()
     assert "1 seed (3)" in (data / "o" / "learning.md").read_text()
+
+
+def test_seeds_of_one_comparison_do_not_call_each_other_earlier_settings(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each seed is an experiment file of its own in the same folder."""
+    monkeypatch.setattr(learning, "MODELS", '[{ name = "mean", hidden = 8 }]')
+    learning.run(data=data, out=data / "o", signals=("fine-only",), strengths=("strong",), seeds=(3, 4), peers=False)
+    ended = CliRunner().invoke(
+        assemble(), ["report", str(data / "o" / "runs" / "fine-only-strong"), "--out", str(data / "report")]
+    )
+    assert ended.exit_code == 0, ended.output
+    assert "CAUTION" not in ended.output

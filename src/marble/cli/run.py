@@ -46,6 +46,7 @@ def run(
     from marble.errors import MarbleError
     from marble.experiment import Experiment
     from marble.reports.tables import accounted
+    from marble.training.asked import note_asked
     from marble.training.protocol import run_all
 
     where = devices.choose(device)
@@ -61,6 +62,7 @@ def run(
             typer.echo(accounted(stock.counts))
             terminal.failures([*_damaged(stock), (loaded.name, str(fault))])  # which may be why
             return
+        note_asked(out / loaded.name, planned)
         typer.echo(f"training on {devices.describe(where)}")
         typer.echo(loaded.cohort(out).summary())
         if stock.counts["excluded"]:

@@ -38,7 +38,7 @@ from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
 from marble.tasks.registry import task_class
-from marble.training.asked import ASKED, note_asked
+from marble.training.asked import ASKED
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec, TrainedBy
 from marble.training.run import HeldOut, PlannedRun
 from marble.training.trackers import require
@@ -144,9 +144,7 @@ class Experiment:
             self.plan_split(cohort, stock, split, out, threads, allow_drift, device=device, leaks=found)
             for split, found in zip(splits, leaks, strict=True)
         ]
-        planned = list(itertools.chain.from_iterable(runs))
-        note_asked(out / self.name, planned)
-        return planned
+        return list(itertools.chain.from_iterable(runs))
 
     def plan_split(
         self,

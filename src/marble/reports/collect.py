@@ -98,7 +98,7 @@ class Results:
     left_out: tuple[int, ...] = ()  # repeats that some model has not finished; the table compares the others
     asked: str | None = None  # the reference, where somebody chose one
     unit: str = ""  # of the number predicted, or of survival times
-    not_asked_for: tuple[str, ...] = ()  # runs that the experiment, as it was last planned, would make otherwise
+    not_asked_for: tuple[str, ...] = ()  # runs that the experiment, as it was last run, would make otherwise
 
     @property
     def metric_names(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What an experiment asked for when it was last planned, so that a table can say which of its runs it did not ask for.
+"""What an experiment asked for when it was last run, so that a table can say which of its runs it did not ask for.
 
 asked.json    of the experiment's folder: {model/repeat: what makes that run the one that is asked for}
 """
@@ -28,7 +28,7 @@ def note_asked(home: Path, planned: Sequence[PlannedRun]) -> None:
 
 
 def not_asked_for(records: Mapping[Path, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Those of finished runs that their experiment, as it was last planned, would make otherwise or not at all."""
+    """Those of finished runs that their experiment, as it was last run, would make otherwise or not at all."""
     asked = _asked_below({_home(folder) for folder in records})
     return tuple(
         _name(folder)
