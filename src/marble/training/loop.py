@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from marble.training.losses import LateLosses
 from marble.training.optim import Optimizer, learning_rate, plateau_factor
 from marble.training.precision import Precision
 from marble.training.prefetch import prefetch
+from marble.training.progression import Progression
 from marble.training.result import FitResult
 from marble.training.results import history_csv
 from marble.training.share import Share
@@ -49,35 +49,6 @@ Progress = Callable[[dict[str, Any]], None]
 #: a slide of a group that has more tokens is computed again for its gradient; up to here 16 of them take some 300 MB at
 #: MARBLE's full width, and computing them once saves a third of the step
 HELD_TOKENS = 512
-
-
-@dataclass
-class Progression:
-    """What the loop remembers from epoch to epoch; part of every checkpoint."""
-
-    epoch: int = 0  # epochs done
-    step: int = 0  # optimiser steps done
-    best_epoch: int = 0
-    best_metric: float = float("-inf")
-    best_loss: float = float("inf")
-    metric_since: int = 0  # epochs since the metric last got better
-    seconds: float = 0.0  # of all epochs, also those before a resume
-    notes: list[str] = field(default_factory=list)  # on what came before the first step
-    history: list[dict[str, Any]] = field(default_factory=list)
-
-    def as_json(self) -> dict[str, Any]:
-        body = asdict(self)
-        for key in ("best_metric", "best_loss"):  # JSON has no infinity
-            body[key] = body[key] if np.isfinite(body[key]) else None
-        body["history"] = [list(row.items()) for row in self.history]  # pairs, because JSON objects are stored sorted
-        return body
-
-    @staticmethod
-    def from_json(body: dict[str, Any]) -> Progression:
-        found = Progression(**{**body, "history": [dict(row) for row in body["history"]]})
-        found.best_metric = float("-inf") if found.best_metric is None else found.best_metric
-        found.best_loss = float("inf") if found.best_loss is None else found.best_loss
-        return found
 
 
 def _numbered(slides: Sequence[str]) -> list[tuple[str, int]]:
@@ -140,7 +111,7 @@ class TrainingLoop:
                 self.at.notes += [self.share.note] if self.share.note else []
             self._prime()
             self._save()
-        while self.at.epoch < self.recipe.epochs and not self._patience_is_over():
+        while self.at.epoch < self.recipe.epochs and not self.at.patience_is_over(self.recipe):
             began = time.perf_counter()
             with self.precision.products():
                 loss = self._train_epoch()
@@ -295,7 +266,8 @@ class TrainingLoop:
             )
         metric = metrics[self.task.select_by]
         # What is undefined cannot break a tie, nor be chosen by; if it is what chooses, no step was taken.
-        self._choose(
+        self.at.choose(
+            self.recipe,
             float("-inf") if isinstance(metric, Undefined) else float(metric),
             float("inf") if isinstance(loss, Undefined) else loss,
         )
@@ -303,29 +275,6 @@ class TrainingLoop:
             history_row(self.at.epoch, train_loss, metrics, loss)
             | {"lr": self.rate(max(0, self.at.step - 1)) * self.factor, "best": self.at.best_epoch == self.at.epoch}
         )
-
-    def _choose(self, metric: float, loss: float) -> None:
-        """A better metric wins; among equal metrics the lower loss. Patience counts epochs without a better metric.
-
-        Before the recipe's first epoch of choice nothing is chosen, and patience does not begin. A recipe that keeps
-        the last epoch chooses nothing else, and has no patience to lose.
-        """
-        self.at.epoch += 1
-        if self.at.epoch < min(self.recipe.choose_from, self.recipe.epochs):
-            return
-        if self.recipe.select_by == "last":
-            if self.at.epoch == self.recipe.epochs:
-                self.at.best_epoch, self.at.best_metric, self.at.best_loss = self.at.epoch, metric, loss
-            return
-        by_loss = self.recipe.select_by == "loss"
-        better = loss < self.at.best_loss if by_loss else metric > self.at.best_metric
-        tied = not by_loss and metric == self.at.best_metric and loss < self.at.best_loss
-        self.at.metric_since = 0 if better else self.at.metric_since + 1
-        if better or tied:
-            self.at.best_epoch, self.at.best_metric, self.at.best_loss = self.at.epoch, metric, loss
-
-    def _patience_is_over(self) -> bool:
-        return self.at.metric_since >= self.recipe.patience and self.at.epoch >= self.recipe.patience_from
 
     def _check_selection_is_possible(self) -> None:
         if self.recipe.select_by == "last":
