@@ -123,7 +123,8 @@ class Results:
         """Slides in = used + excluded by reason; the same for every run, or the report refuses."""
         counts = [repeat.record["about"]["slides"] for model in self.models for repeat in model.repeats]
         if any(count != counts[0] for count in counts):
-            raise RunError("runs of one table were made from different slides", where=self.experiment)
+            what = "runs of one table were made from different slides"
+            raise RunError(what, where=self.experiment, hint=_unmixed(self.models))
         first: dict[str, Any] = counts[0]
         if first["in"] != first["used"] + sum(first["excluded"].values()):
             raise RunError(f"slides do not add up: {first}", where=self.experiment)
@@ -152,7 +153,7 @@ def collect(root: str | Path, reference: str | None = None) -> Results:
     models = tuple(_chosen(key, variants) for key, variants in by_key.items())
     models, left_out = _finished_by_all(models, root)
     _require_same_splits(models, root)
-    _require_same_columns(models, root)
+    _require_one_question(models, root)
     if reference is not None and reference not in by_key:
         raise InputError(unknown_choice("model", reference, list(by_key)), where="--reference")
     home = _reference(models, reference)
@@ -250,8 +251,11 @@ def _require_same_splits(models: Sequence[ModelResults], root: str | Path) -> No
             raise RunError(what, where=root, hint=_unmixed(models))
 
 
-def _require_same_columns(models: Sequence[ModelResults], root: str | Path) -> None:
-    """A row is of runs that say the same kind of thing: not of some by Cox's loss and others in discrete time."""
+def _require_one_question(models: Sequence[ModelResults], root: str | Path) -> None:
+    """A table has one rule of calling, and a row is of runs on one loss: Cox's, or that of discrete time."""
+    if len({repeat.task.looked_for for model in models for repeat in model.repeats}) > 1:
+        what = "some runs call a class from a threshold on and others do not, or look for another class"
+        raise RunError(what, where=root, hint=_unmixed(models))
     for model in models:
         if len({repeat.task.columns for repeat in model.repeats}) > 1:
             what = f"the repeats of '{model.key}' were trained on different losses"
