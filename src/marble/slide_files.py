@@ -17,6 +17,8 @@ from marble import files
 _SERIES_TAG = b"\x20\x00\x0e\x00UI"  # DICOM (0020,000E) SeriesInstanceUID, explicit little endian
 _HEADER_BYTES = 1 << 16
 _INDEX_BYTES = 1 << 20
+#: what a desktop leaves in a folder that it has shown; on others a name with a point in front (.DS_Store)
+_LEFT = frozenset({"thumbs.db", "desktop.ini"})
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
     """All files of the slide at `path`: that one first, the others sorted."""
     kind = path.suffix.lower()
     if kind == ".mrxs":
-        others = [below for below in path.with_suffix("").rglob("*") if below.is_file()]
+        others = [below for below in path.with_suffix("").rglob("*") if below.is_file() and not _is_left(below)]
     elif kind in (".vms", ".vmu"):
         others = _named_in(path)
     elif kind == ".dcm" and (series := series_of(path)) is not None:
@@ -98,6 +100,11 @@ def _series(path: Path, size: int, mtime_ns: int) -> bytes | None:
     start = at + len(_SERIES_TAG) + 2
     length = int.from_bytes(head[start - 2 : start], "little")
     return head[start : start + length].rstrip(b"\0 ")
+
+
+def _is_left(path: Path) -> bool:
+    """Whether a file was left by who looked at the folder, and is no part of a slide."""
+    return path.name.startswith(".") or path.name.lower() in _LEFT
 
 
 def _named_in(index: Path) -> list[Path]:

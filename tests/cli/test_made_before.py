@@ -16,6 +16,7 @@ cohort = "cohort.csv"
 task = "classification"
 bags = {{ store = "bags" }}
 split = {{ scheme = "kfold", folds = {folds}, seed = {seed} }}
+decision = "{decision}"
 models = [{models}]
 baselines = []
 """
@@ -23,8 +24,9 @@ BOTH = '{ name = "tiles" }, { name = "probe" }'
 CAUTION = "CAUTION: these runs are shown as earlier settings made them, the experiment file asks for others or none: "
 
 
-def _run(root: Path, seed: int = 0, folds: int = 3, models: str = BOTH) -> Ended:
-    (root / "tiny.toml").write_text(EXPERIMENT.format(seed=seed, folds=folds, models=models))
+def _run(root: Path, seed: int = 0, folds: int = 3, models: str = BOTH, decision: str = "argmax") -> Ended:
+    text = EXPERIMENT.format(seed=seed, folds=folds, models=models, decision=decision)
+    (root / "tiny.toml").write_text(text)
     return marble("run", root / "tiny.toml", "--out", root / "runs")
 
 
@@ -100,3 +102,25 @@ def test_runs_of_other_splits_than_earlier_ones_are_listed_as_failed_although_th
     assert len(ended.failed) == 7
     assert "were not tested on the same patients" in ended.failed[-1]
     assert "Remove the runs of earlier settings (probe/0, " in ended.failed[-1]
+
+
+def test_runs_that_call_by_another_rule_are_not_put_beside_earlier_ones(tmp_path: Path) -> None:
+    write_cohort(tmp_path, "burden", patients=18)
+    assert _run(tmp_path, models='{ name = "tiles" }').code == 0
+    ended = _run(tmp_path, decision="threshold")
+    assert ended.code == 1
+    assert "some runs call a class from a threshold on and others do not" in ended.failed[-1]
+    assert "Remove the runs of earlier settings (tiles/0, tiles/1, tiles/2)" in ended.failed[-1]
+
+
+def test_runs_of_other_slides_than_earlier_ones_say_which_are_in_the_way(tmp_path: Path) -> None:
+    _, store = write_cohort(tmp_path, "burden", patients=18)
+    assert _run(tmp_path, models='{ name = "tiles" }').code == 0
+    second = next(slide for slide in store.slide_ids() if slide.endswith("-S1"))
+    for path in (store.bag_path(second), store.record_path(second)):
+        path.unlink()
+    ended = _run(tmp_path)
+    assert ended.code == 1
+    assert "runs of one table were made from different slides" in ended.failed[-1]
+    # the one that was tested on that slide is evaluated again, the others were trained on it
+    assert "Remove the runs of earlier settings (tiles/0, tiles/2)" in ended.failed[-1]

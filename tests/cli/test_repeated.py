@@ -67,6 +67,14 @@ def test_a_key_is_set_once(pairs: tuple[str, str], tmp_path: Path) -> None:
     assert (done.code, done.err) == (2, f"error: --set '{key}' is given twice. Give it once\n")
 
 
+@pytest.mark.parametrize("pairs", [("pyramid=8", "pyramid.tile_px=64"), ("pyramid.tile_px=64", "pyramid=8")])
+def test_a_key_is_not_set_whole_and_in_part(pairs: tuple[str, str], tmp_path: Path) -> None:
+    words = ["extract", tmp_path, "--store", tmp_path / "bags", "--magnifications", "5,20"]
+    done = marble(*words, *(word for pair in pairs for word in ("--set", pair)))
+    said = "error: --set 'pyramid' and --set 'pyramid.tile_px' cannot both be. Give one of them\n"
+    assert (done.code, done.err) == (2, said)
+
+
 def test_weights_are_given_once_for_each_encoder(tmp_path: Path) -> None:
     (tmp_path / "w.safetensors").write_bytes(b"x")
     weights = ["--weights", f"lite0={tmp_path / 'w.safetensors'}"]

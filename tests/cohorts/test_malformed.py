@@ -41,6 +41,7 @@ FAULTS = [
     bad_id("1.23E+12", "a spreadsheet has shortened as a number"),
     bad_id('"1,23E+12"', "a spreadsheet has shortened as a number"),
     bad_id("5E+05", "a spreadsheet has shortened as a number"),
+    bad_id("1.2345678901234568e+17", "a spreadsheet has shortened as a number"),
     # the file as text
     Fault("empty", "", 1, "(all)", "empty"),
     Fault("only blank lines", "\n\n\n", 1, "(all)", "empty"),

@@ -82,6 +82,14 @@ def test_a_slide_of_another_name_is_the_same_slide(tmp_path: Path) -> None:
     assert whole(dicoms[0]).sha256 == whole(dicoms[1]).sha256 == whole(renamed[0]).sha256
 
 
+def test_a_folder_that_somebody_looked_at_is_the_same_slide(tmp_path: Path) -> None:
+    path = mirax(tmp_path, "a")
+    before = whole(path)
+    for name in (".DS_Store", "._Data0000.dat", "Thumbs.db", "desktop.ini"):
+        (tmp_path / "a" / name).write_bytes(b"where the icons are")
+    assert whole(path) == before
+
+
 def test_the_latest_part_tells_when_a_slide_was_changed(tmp_path: Path) -> None:
     path = mirax(tmp_path, "a")
     late = path.stat().st_mtime_ns + 10**12

@@ -13,13 +13,15 @@ from marble.bags.store import BagStore
 from marble.errors import InputError, IntegrityError, MarbleError
 from marble.models import BagModel, build
 from marble.models.inference import infer
+from marble.targets import SurvivalTime
 from marble.training.closed_form import inner_folds
 from marble.training.fit import INNER, fit
 from marble.training.job import FitJob
 from marble.training.loop import TrainingLoop
-from marble.training.share import SHARES, choose_share
+from marble.training.share import SHARES, _without, choose_share
 from tests.training.jobs import plan
 
+CHOSEN = "chosen by 3 inner folds of training patients"
 SMALL = '[{ name = "marble", project = 8, d_state = 8 }]'
 
 
@@ -90,6 +92,45 @@ def test_it_is_where_the_loss_of_patients_left_out_is_least(tmp_path: Path) -> N
                 network = infer(model, bag, job.val_orders).logits.double() - term
                 truth = job.task.classes.index(str(case.target.label))
                 losses += [float(-torch.log_softmax(s * network + term, 0)[truth]) for s in SHARES]
+    assert found.value == SHARES[int(losses.argmin())]
+
+
+def test_a_class_that_one_fold_lacks_is_weighed_as_in_training(tmp_path: Path) -> None:
+    """Two patients of a class are in two of three folds; balanced weights are those of the patients trained on."""
+    job = job_of(tmp_path, "burden", train=', class_weights = "balanced"')
+    yes = [case for case in job.train if case.target.label == "positive"]
+    job = job.model_copy(update={"train": tuple(case for case in job.train if case not in yes[2:])})
+    found = choose_share(job, tmp_path / "inner", Fixed(job, 2.0))
+    assert (found.value, found.note) == (
+        1.0,
+        "share of the model beside it 1, chosen by 3 inner folds of training patients",
+    )
+
+
+def test_time_bins_are_those_of_the_patients_trained_on(tmp_path: Path) -> None:
+    """The events of a few patients left out would cut other bins, or none at all."""
+    job = job_of(tmp_path, "survival", train=', survival_loss = "nll"')
+    found = choose_share(job, tmp_path / "inner", fit)
+    store, losses = BagStore(job.store), np.zeros(len(SHARES))
+    for k, fold in enumerate(inner_folds(job.train, job.seed, 3)):
+        inner = _without(job, fold, k)
+        model = fit(inner, tmp_path / "again" / str(k)).eval()
+        known = [case.target for case in inner.train]
+        edges = np.quantile(np.array([one.time for one in known if one.event]), [0.25, 0.5, 0.75])
+        weight, bias = (getattr(model.linear_term, name).double() for name in ("weight", "bias"))
+        for case in inner.val:
+            target = case.target.value()
+            assert isinstance(target, SurvivalTime)
+            at = int((edges <= target.time).sum())
+            for slide in case.slides:
+                bag = store.load(slide)
+                term = weight @ torch.cat([level.features.double().mean(dim=0) for level in bag.levels]) + bias
+                network = infer(model, bag, job.val_orders).logits.double() - term
+                for place, share in enumerate(SHARES):
+                    hazard = torch.sigmoid(share * network + term).numpy()
+                    past = np.prod(1 - hazard[: at if target.event else at + 1])
+                    losses[place] -= np.log(past) + (np.log(hazard[at]) if target.event else 0.0)
+    assert found.note.endswith(CHOSEN)
     assert found.value == SHARES[int(losses.argmin())]
 
 

@@ -29,6 +29,10 @@ def key_values(pairs: Sequence[str]) -> dict[str, Any]:
         said += _set_by(parts, value)
         found = merged(found, nested(parts, value))
     refuse_again("--set", said)
+    for inner in said:
+        whole = next((key for key in said if inner.startswith(f"{key}.")), None)
+        if whole is not None:
+            raise InputError(f"--set '{whole}' and --set '{inner}' cannot both be", hint="Give one of them")
     return found
 
 

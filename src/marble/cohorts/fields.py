@@ -30,7 +30,7 @@ EVENT_FLAGS = {
     "0": False, "0.0": False, "false": False, "falsch": False, "faux": False,
 }  # fmt: skip
 _BRACKETS = {"[": "]", "(": ")", "<": ">"}
-_SHORTENED = re.compile(r"\d(?:[.,]\d+)?E\+\d{2,3}")  # 1.23E+12, as Excel shows and saves a long number
+_SHORTENED = re.compile(r"\d(?:[.,]\d+)?[eE]\+\d{2,3}")  # as Excel (1.23E+12), pandas and R (1e+05) save long numbers
 _MAX_ID = 200
 #: 2015-03-12, 12.3.15 or 3/12/2015, with or without a time of day; and 20150312, which would pass for a number
 _DATE = re.compile(

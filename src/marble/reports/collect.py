@@ -56,6 +56,11 @@ class Repeat:
         return self.parts["test"]
 
     @property
+    def task(self) -> Task:
+        """As this run has it: beside a model trained on Cox's loss another may be trained in discrete time."""
+        return TaskSpec.parse(self.record["task"], where=self.folder).build()
+
+    @property
     def calibration(self) -> Calibration:
         found: Calibration = self.record["calibration"]
         return found
@@ -82,6 +87,11 @@ class ModelResults:
     @property
     def record(self) -> dict[str, Any]:
         return self.repeats[0].record
+
+    @property
+    def task(self) -> Task:
+        """What its runs were asked; the stored columns are the same in all of them."""
+        return self.repeats[0].task
 
     def values(self, metric: str) -> list[Metric]:
         return [repeat.metrics[metric] for repeat in self.repeats]
@@ -113,7 +123,8 @@ class Results:
         """Slides in = used + excluded by reason; the same for every run, or the report refuses."""
         counts = [repeat.record["about"]["slides"] for model in self.models for repeat in model.repeats]
         if any(count != counts[0] for count in counts):
-            raise RunError("runs of one table were made from different slides", where=self.experiment)
+            what = "runs of one table were made from different slides"
+            raise RunError(what, where=self.experiment, hint=_unmixed(self.models))
         first: dict[str, Any] = counts[0]
         if first["in"] != first["used"] + sum(first["excluded"].values()):
             raise RunError(f"slides do not add up: {first}", where=self.experiment)
@@ -142,6 +153,7 @@ def collect(root: str | Path, reference: str | None = None) -> Results:
     models = tuple(_chosen(key, variants) for key, variants in by_key.items())
     models, left_out = _finished_by_all(models, root)
     _require_same_splits(models, root)
+    _require_one_question(models, root)
     if reference is not None and reference not in by_key:
         raise InputError(unknown_choice("model", reference, list(by_key)), where="--reference")
     home = _reference(models, reference)
@@ -235,13 +247,27 @@ def _require_same_splits(models: Sequence[ModelResults], root: str | Path) -> No
     for model in models[1:]:
         have = [(repeat.number, repeat.test.patients) for repeat in model.repeats]
         if have != wanted:
-            earlier = not_asked_for({repeat.folder: repeat.record for one in models for repeat in one.repeats})
-            remove = f"Remove the runs of earlier settings ({', '.join(earlier)}), or give another --out"
-            raise RunError(
-                f"'{model.key}' and '{models[0].key}' were not tested on the same patients in the same repeats",
-                where=root,
-                hint=remove if earlier else "Finish all runs of the experiment with `marble run`",
-            )
+            what = f"'{model.key}' and '{models[0].key}' were not tested on the same patients in the same repeats"
+            raise RunError(what, where=root, hint=_unmixed(models))
+
+
+def _require_one_question(models: Sequence[ModelResults], root: str | Path) -> None:
+    """A table has one rule of calling, and a row is of runs on one loss: Cox's, or that of discrete time."""
+    if len({repeat.task.looked_for for model in models for repeat in model.repeats}) > 1:
+        what = "some runs call a class from a threshold on and others do not, or look for another class"
+        raise RunError(what, where=root, hint=_unmixed(models))
+    for model in models:
+        if len({repeat.task.columns for repeat in model.repeats}) > 1:
+            what = f"the repeats of '{model.key}' were trained on different losses"
+            raise RunError(what, where=root, hint=_unmixed(models))
+
+
+def _unmixed(models: Sequence[ModelResults]) -> str:
+    """What to do about runs that do not go together."""
+    earlier = not_asked_for({repeat.folder: repeat.record for one in models for repeat in one.repeats})
+    if not earlier:
+        return "Finish all runs of the experiment with `marble run`"
+    return f"Remove the runs of earlier settings ({', '.join(earlier)}), or give another --out"
 
 
 def _reference(models: Sequence[ModelResults], asked: str | None) -> ModelResults | None:

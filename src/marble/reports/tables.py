@@ -21,8 +21,9 @@ MENTIONED = 0.05  # share of repeats without a value in the samples behind an in
 
 
 def rows_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """CSV of rows with the same keys; floats keep every digit, and no cell can start a spreadsheet formula."""
-    return csv_text(list(rows[0]), [[_cell(cell) for cell in row.values()] for row in rows])
+    """CSV of all keys; floats keep every digit, and no cell can start a spreadsheet formula."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return csv_text(keys, [[_cell(row.get(key, "")) for key in keys] for row in rows])
 
 
 def _cell(value: Any) -> str:
@@ -59,8 +60,7 @@ def table_csv(comparison: Comparison) -> str:
             body["leaks"] = "LEAKY"
         body["run_ids"] = " ".join(repeat.record["job"] for repeat in row.model.repeats)
         rows.append(body)
-    keys = list(dict.fromkeys(key for body in rows for key in body))
-    return rows_csv([{key: body.get(key, "") for key in keys} for body in rows])
+    return rows_csv(rows)
 
 
 def table_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:

@@ -55,21 +55,19 @@ class TogetherRow:
 
 def together(results: Results) -> tuple[TogetherRow, ...]:
     """A row per model; none where no case was held out more than once, as in one round of cross-validation."""
-    cases = {model.key: _cases(results.task, model) for model in results.models}
+    cases = {model.key: _cases(model) for model in results.models}
     if not any(case.said.members > 1 for mine in cases.values() for case in mine):
         return ()
-    return tuple(
-        TogetherRow(model, cases[model.key], _cells(results.task, cases[model.key])) for model in results.models
-    )
+    return tuple(TogetherRow(model, cases[model.key], _cells(model.task, cases[model.key])) for model in results.models)
 
 
-def _cases(task: Task, model: ModelResults) -> tuple[TogetherCase, ...]:
+def _cases(model: ModelResults) -> tuple[TogetherCase, ...]:
     held: dict[tuple[str, tuple[str, ...]], list[tuple[Repeat, StoredCase]]] = {}
     for repeat in model.repeats:
-        for stored in read_cases(repeat.folder, task):
+        for stored in read_cases(repeat.folder, repeat.task):
             if stored.part == "test":
                 held.setdefault((stored.case_id, stored.slide_ids), []).append((repeat, stored))
-    return tuple(_case(task, case_id, slides, said) for (case_id, slides), said in sorted(held.items()))
+    return tuple(_case(model.task, case_id, slides, said) for (case_id, slides), said in sorted(held.items()))
 
 
 def _case(
@@ -113,7 +111,7 @@ def together_rows(results: Results, rows: Sequence[TogetherRow]) -> tuple[list[s
 
 def together_csv(results: Results, rows: Sequence[TogetherRow]) -> str:
     """Every case of every model, with all digits."""
-    task = results.task
+    task = results.task  # targets are the same in all runs, what is stored of predictions need not be
     return rows_csv(
         [
             {

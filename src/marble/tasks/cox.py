@@ -161,6 +161,9 @@ class CoxBank(Criterion):
     def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
         return self._cohort.joint_loss(slide_ids)
 
+    def held_out_loss(self, targets: Mapping[str, Target], patients: Mapping[str, str]) -> JointLoss:
+        return TrainingPatients(targets, patients).joint_loss(list(targets))
+
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         return held_out_cox_loss(targets, logits)
 
@@ -206,6 +209,9 @@ class CoxGroup(Criterion):
 
     def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
         return self._cohort.joint_loss(slide_ids)
+
+    def held_out_loss(self, targets: Mapping[str, Target], patients: Mapping[str, str]) -> JointLoss:
+        return TrainingPatients(targets, patients).joint_loss(list(targets))
 
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         return held_out_cox_loss(targets, logits)

@@ -36,6 +36,13 @@ class Criterion(ABC):
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         """Mean loss of held-out cases, from their logits (n, outputs) at once; changes no state."""
 
+    @abstractmethod
+    def held_out_loss(self, targets: Mapping[str, Target], patients: Mapping[str, str]) -> JointLoss:
+        """The sum of the losses of other slides, in the order of `targets`, with all that this training set decided.
+
+        Weights of classes and bins of time are those that the model was trained with.
+        """
+
     def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
         """The sum of the losses of these training slides as a function of their logits; changes no state.
 

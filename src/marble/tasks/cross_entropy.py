@@ -49,6 +49,10 @@ class ClassCriterion(Criterion):
         truth = torch.tensor([self._truth[slide_id] for slide_id in slide_ids])
         return lambda logits: self._losses(logits, truth).sum()
 
+    def held_out_loss(self, targets: Mapping[str, Target], patients: Mapping[str, str]) -> JointLoss:
+        truth = torch.tensor([self._task.index(target, where=slide) for slide, target in targets.items()])
+        return lambda logits: self._losses(logits, truth).sum()
+
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         """Mean over cases, weighted as in training."""
         if not targets:

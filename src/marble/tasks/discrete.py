@@ -91,10 +91,17 @@ class DiscreteCriterion(Criterion):
 
     def joint_loss(self, slide_ids: Sequence[str]) -> JointLoss:
         patient = self._cohort.patient_of[[self._cohort.index_of(slide_id) for slide_id in slide_ids]]
-        bins, event = self._bins[patient], self._cohort.event[patient]
+        return self._sum(self._bins[patient], self._cohort.event[patient], "training slides")
+
+    def held_out_loss(self, targets: Mapping[str, Target], patients: Mapping[str, str]) -> JointLoss:
+        time, event = outcome_arrays(list(targets.values()))
+        return self._sum(bins_of(time, self.edges), torch.from_numpy(event), "slides left out")
+
+    def _sum(self, bins: Tensor, event: Tensor, where: str) -> JointLoss:
+        """Of slides with bins (n,) and events (n,)."""
 
         def loss(logits: Tensor) -> Tensor:
-            self._check(logits, "training slides")
+            self._check(logits, where)
             return len(bins) * discrete_nll(logits, bins, event, self._alpha)
 
         return loss

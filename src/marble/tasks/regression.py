@@ -175,6 +175,10 @@ class RegressionCriterion(Criterion):
         targets = [self._targets[slide_id] for slide_id in slide_ids]
         return lambda logits: self._losses(logits, targets).sum()
 
+    def held_out_loss(self, targets: Mapping[str, Target], patients: Mapping[str, str]) -> JointLoss:
+        wanted = [number(target, slide) for slide, target in targets.items()]
+        return lambda logits: self._losses(logits, wanted).sum()
+
     def validation_loss(self, targets: Sequence[Target], logits: Tensor) -> Metric:
         if not targets:
             return Undefined("no cases")

@@ -8,7 +8,7 @@ slides by heart. Validation and test patients have no part in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from marble.errors import InputError, RunError
 from marble.models import BagModel
 from marble.models.inference import infer
 from marble.models.linear_term import mean_tokens
+from marble.targets import Target
 from marble.training.closed_form import inner_folds
 from marble.training.job import CaseSpec, FitJob
 from marble.training.prefetch import prefetch
@@ -93,9 +94,13 @@ def _said(inner: FitJob, model: BagModel) -> Said:
 def _losses(inner: FitJob, said: Said) -> dict[float, float]:
     """The loss of the patients left out under every share."""
     slides, network, term = said
-    criterion = inner.bound_task.build().criterion(
-        {slide: case.target.value() for case in inner.val for slide in case.slides},
-        {slide: case.case_id for case in inner.val for slide in case.slides},
-    )
-    loss = criterion.joint_loss(slides)
+    criterion = inner.bound_task.build().criterion(*_known(inner.train))
+    targets, patients = _known(inner.val)
+    loss = criterion.held_out_loss({slide: targets[slide] for slide in slides}, patients)
     return {share: float(loss(share * network + term)) for share in SHARES}
+
+
+def _known(cases: Sequence[CaseSpec]) -> tuple[dict[str, Target], dict[str, str]]:
+    """The target and the patient of every slide."""
+    targets = {slide: case.target.value() for case in cases for slide in case.slides}
+    return targets, {slide: case.case_id for case in cases for slide in case.slides}

@@ -33,11 +33,11 @@ class StoredPrediction:
 
 def stored_predictions(folder: Path, record: dict[str, Any]) -> dict[str, StoredPrediction]:
     """By slide id."""
-    task = TaskSpec.parse(record["task"], where=folder).build()
+    task, calibration = TaskSpec.parse(record["task"], where=folder).build(), record["calibration"]
     found: dict[str, StoredPrediction] = {}
-    for case in read_cases(folder, task):
-        said = _told(task, case.part, case.target, pool(task, [case.readout], [record["calibration"]]))
-        found |= dict.fromkeys(case.slide_ids, said)
+    for case in read_cases(folder, task):  # as the run says it: not made comparable before it is set beside others
+        alone = Pooled(case.readout, task.decide(case.readout, calibration), calibration, 1, 0.0)
+        found |= dict.fromkeys(case.slide_ids, _told(task, case.part, case.target, alone))
     return found
 
 

@@ -64,6 +64,14 @@ def test_a_stack_without_xml_is_refused_too(tmp_path: Path) -> None:
         Slide.open(tmp_path / "b.tif", mpp=0.5)
 
 
+def test_a_file_with_the_tag_of_ndpi_that_openslide_does_not_know_is_read(tmp_path: Path) -> None:
+    """Its directories are not walked, so there are none to compare."""
+    tags: dict[str, Any] = {"extratags": [(65420, 4, 1, 1, True)], "byteorder": ">"}
+    tifffile.imwrite(tmp_path / "a.tif", _pixels(512, 512, 3), tile=(128, 128), metadata=None, **RGB, **tags)
+    with Slide.open(tmp_path / "a.tif", mpp=0.5) as slide:
+        assert slide.vendor == "tiff"
+
+
 def test_a_stack_costs_only_itself(tmp_path: Path) -> None:
     write_slide(tmp_path / "good.tiff", (1536, 1280), mpp=0.5, seed=1)
     _write(tmp_path / "stack.ome.tif", "ZYXS", (3, 512, 512, 3), **RGB)

@@ -72,7 +72,7 @@ class TiffClaims:
     def require_no_stack(self, path: str | Path) -> None:
         """Refuse further pictures of the first one's size: of a stack all but one would be passed over."""
         whole = [(one.width, one.height) for one in self.directories if not one.is_sub]
-        if (count := whole.count(whole[0])) > 1:
+        if whole and (count := whole.count(whole[0])) > 1:  # an NDPI file has none here
             what = f"holds {count} pictures of {whole[0][0]:,} x {whole[0][1]:,} pixels, not one"
             hint = "Save the one you want as a file of its own, for example `tiffcp IN,0 OUT.tiff`"
             raise SlideError(what, where=path, hint=hint)
