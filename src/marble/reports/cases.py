@@ -65,13 +65,13 @@ def _cases(results: Results, model: ModelResults) -> list[CaseCalled]:
     return [
         _case(results, model.key, repeat, stored)
         for repeat in model.repeats
-        for stored in read_cases(repeat.folder, results.task)
+        for stored in read_cases(repeat.folder, repeat.task)
         if stored.part == "test"
     ]
 
 
 def _case(results: Results, model: str, repeat: Repeat, stored: StoredCase) -> CaseCalled:
-    task, unit = results.task, results.unit
+    task, unit = repeat.task, results.unit
     decision = task.decide(stored.readout, repeat.calibration)
     said, value = task.headline(stored.readout, decision)
     miss = miss_of(task, stored.target, stored.readout)

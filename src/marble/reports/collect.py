@@ -52,6 +52,11 @@ class Repeat:
         return int(self.record["about"]["repeat"])
 
     @property
+    def task(self) -> Task:
+        """As this run was trained: models of one table may have losses, and so stored columns, of their own."""
+        return TaskSpec.parse(self.record["task"], where=self.folder).build()
+
+    @property
     def test(self) -> Part:
         return self.parts["test"]
 

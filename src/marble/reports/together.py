@@ -55,15 +55,20 @@ class TogetherRow:
 
 def together(results: Results) -> tuple[TogetherRow, ...]:
     """A row per model; none where no case was held out more than once, as in one round of cross-validation."""
-    cases = {model.key: _cases(results.task, model) for model in results.models}
+    cases = {model.key: _cases(model) for model in results.models}
     if not any(case.said.members > 1 for mine in cases.values() for case in mine):
         return ()
     return tuple(
-        TogetherRow(model, cases[model.key], _cells(results.task, cases[model.key])) for model in results.models
+        TogetherRow(model, cases[model.key], _cells(_task(model), cases[model.key])) for model in results.models
     )
 
 
-def _cases(task: Task, model: ModelResults) -> tuple[TogetherCase, ...]:
+def _task(model: ModelResults) -> Task:
+    return model.repeats[0].task
+
+
+def _cases(model: ModelResults) -> tuple[TogetherCase, ...]:
+    task = _task(model)
     held: dict[tuple[str, tuple[str, ...]], list[tuple[Repeat, StoredCase]]] = {}
     for repeat in model.repeats:
         for stored in read_cases(repeat.folder, task):
@@ -114,6 +119,7 @@ def together_rows(results: Results, rows: Sequence[TogetherRow]) -> tuple[list[s
 def together_csv(results: Results, rows: Sequence[TogetherRow]) -> str:
     """Every case of every model, with all digits."""
     task = results.task
+    columns = dict.fromkeys(name for row in rows for case in row.cases for name in case.said.readout)
     return rows_csv(
         [
             {
@@ -122,7 +128,7 @@ def together_csv(results: Results, rows: Sequence[TogetherRow]) -> str:
                 "slide_ids": join_slides(case.slide_ids),
                 **dict(zip(task.target_columns, task.target_cells(case.target), strict=True)),
                 "predicted": case.said.decision.label or "",
-                **case.said.readout,
+                **{name: case.said.readout.get(name, "") for name in columns},  # a loss has columns of its own
                 "members": case.said.members,
                 "member_sd": case.said.sd,
             }
