@@ -135,7 +135,25 @@ def test_predict_names_training_slides_and_fails(planned: PlannedRun, tmp_path: 
     file = f"elsewhere/{train}.ome.tiff"  # the bag in the store is that of the slide's id, however its file is called
     drawn = _marble("heatmap", planned.folder, file, "--store", store.root, "--out", tmp_path, "--size", 64)
     assert f"caution: {train}: in the training part" in drawn.output
+    assert f"caution: {file}: no such file, so the lattice of {train} is drawn without the slide" in drawn.output
+    drawn = _marble("heatmap", planned.folder, train, "--store", store.root, "--out", tmp_path, "--size", 64)
+    assert "no such file" not in drawn.output
+    assert "no such slide or bag. Give a slide file, or" in str(_marble("heatmap", planned.folder, train).exception)
     assert json.loads((tmp_path / f"{train}-attention.json").read_text())["prediction"]["part"] == "train"
+
+
+def test_a_slide_that_is_named_twice_is_answered_once(planned: PlannedRun, tmp_path: Path) -> None:
+    store = BagStore(planned.job.store)
+    bag = store.bag_path(planned.job.val[0].slides[0])
+    (tmp_path / "linked").symlink_to(store.root, target_is_directory=True)
+    table = tmp_path / "said.csv"
+    for workers in (1, 2):
+        asked = [bag, store.root, tmp_path / "linked", bag, tmp_path / "none", tmp_path / "none"]
+        said = _marble("predict", planned.folder, *asked, "--out", table, "--workers", workers)
+        slides = [row["slide_id"] for row in csv.DictReader(table.open())]
+        assert slides[0] == planned.job.val[0].slides[0]
+        assert len(slides) == len(set(slides)) == len(list(store.records()))
+        assert said.output.count("none: no such slide, bag or store") == 1
 
 
 def test_predict_says_the_same_of_many_slides_once(planned: PlannedRun, tmp_path: Path) -> None:
