@@ -86,6 +86,24 @@ def test_a_slide_of_which_only_the_id_is_known_is_said_to_be() -> None:
     assert hashed.of(_bag("S1", 2)).why == "matched by id only: its tiles differ"
 
 
+@pytest.mark.parametrize(("trained", "asked"), [("float16", "float32"), ("float32", "float16")])
+def test_the_same_tokens_in_wider_or_narrower_numbers_are_the_same_slide(trained: str, asked: str) -> None:
+    """As export and import leave them: other bytes, equal tokens."""
+    half = _bag("S1", 1)
+    half = half.with_levels([replace(level, features=level.features.half()) for level in half.levels])
+
+    def kept_as(name: str, slide_id: str) -> Bag:
+        dtype = getattr(torch, name)
+        levels = [replace(level, features=level.features.to(dtype)) for level in half.levels]
+        return replace(half.with_levels(levels), slide_id=slide_id)
+
+    members = Members({"train": {"S1": _entry("P1", kept_as(trained, "S1"))}})
+    assert members.of(kept_as(asked, "S1")).why == "by its id"
+    found = members.of(kept_as(asked, "quite another"))
+    assert (found.part, found.why) == ("train", "the same tiles as slide S1")
+    assert members.of(_bag("quite another", 2)).part == "new"
+
+
 def test_another_slide_of_a_tcga_patient_is_known_by_its_barcode() -> None:
     members = Members({"train": {"TCGA-AA-1234-01Z-00-DX1": _entry("TCGA-AA-1234", _bag("a", 1))}})
     found = members.of(_bag("TCGA-AA-1234-01Z-00-DX2", 2))
