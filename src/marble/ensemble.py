@@ -121,16 +121,16 @@ def _model(record: dict[str, Any]) -> str:
 def _require_alike(first: RunFolder, other: RunFolder) -> None:
     ours_looked_for, theirs_looked_for = first.task.looked_for, other.task.looked_for
     for what, ours, theirs in (
-        ("task", first.task.name, other.task.name),
-        ("classes", list(first.task.class_names), list(other.task.class_names)),
+        ("another task", first.task.name, other.task.name),
+        ("other classes", ", ".join(first.task.class_names), ", ".join(other.task.class_names)),
         # a run without a threshold decides nothing about it
-        ("positive class", ours_looked_for or theirs_looked_for, theirs_looked_for or ours_looked_for),
-        ("stored columns", list(first.task.columns), list(other.task.columns)),
-        ("way of making bags", first.provenance.recipe(), other.provenance.recipe()),
+        ("another positive class", ours_looked_for or theirs_looked_for, theirs_looked_for or ours_looked_for),
+        ("other stored columns", ", ".join(first.task.columns), ", ".join(other.task.columns)),
+        ("another way of making bags", first.provenance.recipe(), other.provenance.recipe()),
     ):
         if ours != theirs:
             shown = "" if isinstance(ours, dict) else f": {theirs}, not {ours} as in {first.folder}"
-            raise InputError(f"another {what} than the other runs{shown}", where=other.folder, hint="Leave it out")
+            raise InputError(f"{what} than the other runs{shown}", where=other.folder, hint="Leave it out")
 
 
 def _worst(memberships: Sequence[Membership]) -> Membership:

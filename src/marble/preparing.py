@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -87,7 +88,7 @@ def bags_of(
 def found_in(sources: Iterable[str | Path], run: RunFolder, options: SlideOptions) -> tuple[list[Found], SlideOptions]:
     """What the sources hold, and the options with the pseudonyms of what goes by one: files, and what is none."""
     given = [Path(source) for source in sources]
-    found = [one for source in given for one in _found_at(source, run)]
+    found = _each_once(one for source in given for one in _found_at(source, run))
     slides = sum(isinstance(one, Path) for one in found)
     if slides > 1 and options.outlines is not None and options.outlines.is_file():
         hint = "Give a folder with a SLIDE.geojson for each of them"
@@ -100,6 +101,19 @@ def found_in(sources: Iterable[str | Path], run: RunFolder, options: SlideOption
     ]
     ids = pseudonyms_for(options.pseudonyms, named)
     return [_nameless(one, ids) for one in found], replace(options, pseudonyms=None, ids=ids)
+
+
+def _each_once(found: Iterable[Found]) -> list[Found]:
+    """A slide that lies in a folder and is named beside it is asked about once, as it is extracted once."""
+    known: dict[object, Found] = {}
+    for one in found:
+        if isinstance(one, Path):
+            known.setdefault((os.path.realpath(one), one.name), one)
+        elif isinstance(one[1], BagStore):
+            known.setdefault((one[0], os.path.realpath(one[1].root)), one)
+        else:
+            known.setdefault((one[0], str(one[1])), one)
+    return list(known.values())
 
 
 def holds_bags(path: Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from pathlib import Path
 from types import NoneType
@@ -76,7 +77,8 @@ def unknown_choice(what: str, given: str, valid: list[str]) -> str:
     """One sentence for a name that is not in a list: the nearest match, then all of them."""
     near = difflib.get_close_matches(given, valid, n=1)
     guess = f"; did you mean '{near[0]}'?" if near else "."
-    return f"unknown {what} '{given}'{guess} Valid: {', '.join(valid)}"
+    listed = ", ".join(f'"{name}"' if "," in name else name for name in valid)
+    return f"unknown {what} '{given}'{guess} Valid: {listed}"
 
 
 def _holds_truth(value: Any) -> bool:
@@ -109,10 +111,17 @@ def _explain(cls: type[BaseModel], error: ValidationError, values: Any, where: o
         return SpecError(f"field '{field}': too few values (got {_short(fault['input'])})", where=where)
     if fault["type"] == "missing":
         return SpecError(f"key '{field}' is missing", where=where)
-    said = fault["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
+    said = _in_words_of_a_file(fault["msg"])
     if not field or fault["type"] == "value_error":  # a rule of our own, which names what it is about
         return SpecError(f"{field}: {said}" if field else said, where=where)
     return SpecError(f"field '{field}': {said} (got {_short(fault['input'])})", where=where)
+
+
+def _in_words_of_a_file(said: str) -> str:
+    """What pydantic says, without the names that Python has for things."""
+    said = said.removeprefix("Value error, ").replace("a valid tuple", "a list").replace(" after validation", "")
+    said = said.replace("Tuple should", "List should").replace("Dictionary should", "Table should")
+    return re.sub(r"a valid dictionary( or instance of \w+)?", "a table, as { key = value }", said)
 
 
 def _inside(values: Any, loc: tuple[int | str, ...]) -> list[int | str]:

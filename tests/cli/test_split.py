@@ -20,6 +20,7 @@ from tests.cli import running
 from tests.cli.splitting import parts, refused, split, write
 
 PATIENTS = 12
+QUOTED = '"Grade I, well"'
 
 
 def two_slides_each(header: str, separator: str = ",") -> str:
@@ -311,3 +312,17 @@ def test_a_negative_seed_is_one_line(tmp_path: Path) -> None:
         ended = running.marble("split", table, "--out", tmp_path / "splits", "--scheme", scheme, "--seed", -1)
         assert ended.code == 2
         assert ended.output.splitlines()[-1] == "error: the seed -1 is negative. Give a whole number from 0 on"
+
+
+def test_a_class_with_a_comma_can_be_named(tmp_path: Path) -> None:
+    rows = [f"P{i:02d},P{i:02d}-S,{'Grade II' if i % 2 else QUOTED}" for i in range(PATIENTS)]
+    table = write(tmp_path / "cohort.csv", "\n".join(["case_id,slide_id,label", *rows]))
+    said = refused(table, "--out", tmp_path / "out", "--classes", "Grade II,Grade III")
+    assert "unknown class 'Grade I, well'" in said
+    said = refused(table, "--out", tmp_path / "out", "--classes", f"{QUOTED},Grade III")
+    assert f"unknown class 'Grade II'; did you mean 'Grade III'? Valid: {QUOTED}, Grade III" in said
+    made = split(table, "--out", tmp_path / "out", "--classes", f"{QUOTED}, Grade II")
+    assert made.exit_code == 0, made.output
+    assert "class Grade I, well: 6" in made.output
+    for nothing in ("", "a"):
+        assert "are not two or more different names" in refused(table, "--out", tmp_path, "--classes", nothing)

@@ -59,6 +59,14 @@ def test_a_split_that_is_there_is_never_changed(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_where_one_of_several_splits_cannot_be_written_none_is(tmp_path: Path) -> None:
+    write_splits(holdout(COHORT, repeats=2, seed=0)[1:], tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SplitError, match=r"1\.json: another split of this name"):
+        write_splits(holdout(COHORT, repeats=2, seed=1), tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_split_changed_by_hand_is_noticed(tmp_path: Path) -> None:
     write_splits(holdout(COHORT, repeats=1), tmp_path)
     path = tmp_path / "holdout" / "0.json"

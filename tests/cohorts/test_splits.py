@@ -166,7 +166,9 @@ def test_small_and_impossible_requests_are_refused() -> None:
         holdout(cohort, repeats=0)
     with pytest.raises(SplitError, match="at least one"):
         kfold(cohort, 3, repeats=0)
-    with pytest.raises(SplitError, match="'p0' has no site"):
+    with pytest.raises(SplitError, match=r"4 patients are too few for 200 parts of 0\.5% or more"):
+        kfold(cohort, 200)
+    with pytest.raises(SplitError, match=r"'p0' has no site.*--site"):
         holdout(cohort, by_site=True)
     two_sites = tuple(Case(f"p{i}", (f"s{i}",), "ab"[i % 2], str(i % 2)) for i in range(30))
     with pytest.raises(SplitError, match="2 sites cannot fill 3 parts"):

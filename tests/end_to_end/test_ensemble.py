@@ -132,11 +132,13 @@ def test_runs_that_do_not_belong_together_are_refused(runs: Path) -> None:
 
 
 def test_thresholds_for_different_classes_are_not_averaged() -> None:
-    def run(**choices: Any) -> RunFolder:
-        task = TaskSpec(name="classification", classes=("no", "yes"), **choices).model_dump(mode="json")
+    def run(classes: tuple[str, ...] = ("no", "yes"), **choices: Any) -> RunFolder:
+        task = TaskSpec(name="classification", classes=classes, **choices).model_dump(mode="json")
         return RunFolder(Path("run"), {"task": task, "bags": Provenance().model_dump(mode="json")})
 
     for alike in (run(decision="threshold"), run(decision="threshold", positive="yes"), run(positive="no")):
         _require_alike(run(decision="threshold"), alike)
     with pytest.raises(InputError, match="another positive class than the other runs: no, not yes"):
         _require_alike(run(decision="threshold"), run(decision="threshold", positive="no"))
+    with pytest.raises(InputError, match="other classes than the other runs: a, b, c, not no, yes as in run"):
+        _require_alike(run(), run(("a", "b", "c")))

@@ -291,6 +291,9 @@ def test_patients_without_a_slide_are_not_counted_as_slides(tmp_path: Path) -> N
         ("train = { betas = [true, 0.9] }", "train.betas: a number is asked for"),
         ("train = { betas = [0.9] }", "field 'train.betas': too few values (got a list of 1)"),
         ("train = { betas = [0.9, 1.5] }", "field 'train.betas.1': Input should be less than 1 (got 1.5)"),
+        ('models = ["mean"]', "field 'models.0': Input should be a table, as { key = value } (got 'mean')"),
+        ('bags = "bags"', "field 'bags': Input should be a table, as { key = value } (got 'bags')"),
+        ("models = []", "field 'models': List should have at least 1 item, not 0 (got a list of 0)"),
         ("train = { milestones = [-3] }", "field 'train.milestones.0': Input should be greater than or equal to 1"),
         ("train = { class_weights = [true, false] }", "train.class_weights: a number is asked for"),
         ("split = { seed = true }", "split.seed: a number is asked for"),
@@ -338,6 +341,30 @@ def test_a_model_that_does_not_fit_the_bags_is_refused_before_the_first_run(
     with pytest.raises(SpecError) as refused:
         Experiment.load(path).plan(tmp_path / "out")
     assert str(refused.value).startswith(f"{path}, {said}")
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ('positive = "Tumor"', "unknown class for positive 'Tumor'. Valid: negative, positive"),
+        ('decision = "threshold"\ncohort.classes = ["a", "b", "c"]', 'decision = "threshold" needs two classes'),
+        ('positive = "a"\ncohort.classes = ["a", "b", "c"]', "positive is for two classes, these are 3. Leave it out"),
+    ],
+)
+def test_what_does_not_go_with_the_classes_is_a_fault_of_the_file(tmp_path: Path, part: str, said: str) -> None:
+    table, _ = write_cohort(tmp_path, "burden", 24, two_slides=0.0)
+    if "classes" in part:
+        header, *rows = table.read_text().splitlines()
+        classes = [row.rpartition(",")[0] + "," + "abc"[number % 3] for number, row in enumerate(rows)]
+        table.write_text("\n".join([header, *classes]))
+    path = tmp_path / "e.toml"
+    path.write_text(
+        f'cohort.path = "cohort.csv"\n{part}\ntask = "classification"\nbags = {{ store = "bags" }}\n'
+        'models = [{ name = "mean" }]\n'
+    )
+    with pytest.raises(SpecError) as refused:
+        Experiment.load(path).plan(tmp_path / "out")
+    assert str(refused.value).startswith(f"{path}: {said}")
 
 
 @pytest.mark.parametrize("name", ["clam-sb", "clam-mb", "hagmil"])

@@ -32,6 +32,18 @@ def test_a_table_refuses_them_and_names_both(runs: Path) -> None:
     assert len(collect(runs / "before").models[0].repeats) == 2
 
 
+def test_runs_of_an_earlier_choice_of_task_or_classes_are_named(tmp_path: Path) -> None:
+    for folder, kind in (("a", "burden"), ("b", "survival")):
+        execute(plan(tmp_path / folder, kind, models='[{ name = "tiles" }]')[0])
+    with pytest.raises(InputError) as refused:
+        collect(tmp_path)
+    runs = [tmp_path / folder / "out" / "tiny" / "tiles" / "0" for folder in "ab"]
+    assert str(refused.value) == (
+        f"{runs[1]}: this run is of survival, and {runs[0]} of classification of negative, positive. "
+        "Remove the runs of earlier settings, or give `marble run` another --out"
+    )
+
+
 def test_the_viewer_shows_them_apart(runs: Path) -> None:
     registry = build_registry(runs)
     assert sorted(one.name for one in registry.experiments.values()) == ["tiny", "tiny (before)"]

@@ -303,7 +303,8 @@ def test_selection_that_cannot_be_made_is_refused_before_training(tmp_path: Path
     planned = plan(tmp_path)[0]
     one_class = tuple(case for case in planned.job.val if case.target.label == "positive")
     job = planned.job.model_copy(update={"val": one_class})
-    with pytest.raises(RunError, match=r"validation auc is undefined \(.*\), so no checkpoint could be chosen"):
+    said = r'validation auc is undefined \(.*\), so no checkpoint could be chosen\. .* select_by = "last"'
+    with pytest.raises(RunError, match=said):
         execute(planned.model_copy(update={"job": job}))
 
 
@@ -315,6 +316,13 @@ def test_a_loss_chooses_where_the_metric_is_undefined(tmp_path: Path) -> None:
     assert all(row["val_auc"].startswith("undefined") for row in rows)
     losses = [float(row["val_loss"]) for row in rows]
     assert record["fit"]["best_epoch"] == losses.index(min(losses)) + 1
+
+
+def test_the_last_epoch_needs_no_validation_metric(tmp_path: Path) -> None:
+    planned = with_recipe(plan(tmp_path)[0], select_by="last")
+    one_class = tuple(case for case in planned.job.val if case.target.label == "positive")
+    record = execute(planned.model_copy(update={"job": planned.job.model_copy(update={"val": one_class})}))
+    assert record["fit"]["best_epoch"] == 3
 
 
 def test_a_loss_that_is_undefined_cannot_choose(tmp_path: Path) -> None:

@@ -86,6 +86,24 @@ def test_a_slide_of_which_only_the_id_is_known_is_said_to_be() -> None:
     assert hashed.of(_bag("S1", 2)).why == "matched by id only: its tiles differ"
 
 
+@pytest.mark.parametrize(("trained", "asked"), [("float16", "float32"), ("float32", "float16")])
+def test_the_same_tokens_in_wider_or_narrower_numbers_are_the_same_slide(trained: str, asked: str) -> None:
+    """As export and import leave them: other bytes, equal tokens."""
+    half = _bag("S1", 1)
+    half = half.with_levels([replace(level, features=level.features.half()) for level in half.levels])
+
+    def kept_as(name: str, slide_id: str) -> Bag:
+        dtype = getattr(torch, name)
+        levels = [replace(level, features=level.features.to(dtype)) for level in half.levels]
+        return replace(half.with_levels(levels), slide_id=slide_id)
+
+    members = Members({"train": {"S1": _entry("P1", kept_as(trained, "S1"))}})
+    assert members.of(kept_as(asked, "S1")).why == "by its id"
+    found = members.of(kept_as(asked, "quite another"))
+    assert (found.part, found.why) == ("train", "the same tiles as slide S1")
+    assert members.of(_bag("quite another", 2)).part == "new"
+
+
 def test_another_slide_of_a_tcga_patient_is_known_by_its_barcode() -> None:
     members = Members({"train": {"TCGA-AA-1234-01Z-00-DX1": _entry("TCGA-AA-1234", _bag("a", 1))}})
     found = members.of(_bag("TCGA-AA-1234-01Z-00-DX2", 2))
@@ -135,7 +153,25 @@ def test_predict_names_training_slides_and_fails(planned: PlannedRun, tmp_path: 
     file = f"elsewhere/{train}.ome.tiff"  # the bag in the store is that of the slide's id, however its file is called
     drawn = _marble("heatmap", planned.folder, file, "--store", store.root, "--out", tmp_path, "--size", 64)
     assert f"caution: {train}: in the training part" in drawn.output
+    assert f"caution: {file}: no such file, so the lattice of {train} is drawn without the slide" in drawn.output
+    drawn = _marble("heatmap", planned.folder, train, "--store", store.root, "--out", tmp_path, "--size", 64)
+    assert "no such file" not in drawn.output
+    assert "no such slide or bag. Give a slide file, or" in str(_marble("heatmap", planned.folder, train).exception)
     assert json.loads((tmp_path / f"{train}-attention.json").read_text())["prediction"]["part"] == "train"
+
+
+def test_a_slide_that_is_named_twice_is_answered_once(planned: PlannedRun, tmp_path: Path) -> None:
+    store = BagStore(planned.job.store)
+    bag = store.bag_path(planned.job.val[0].slides[0])
+    (tmp_path / "linked").symlink_to(store.root, target_is_directory=True)
+    table = tmp_path / "said.csv"
+    for workers in (1, 2):
+        asked = [bag, store.root, tmp_path / "linked", bag, tmp_path / "none", tmp_path / "none"]
+        said = _marble("predict", planned.folder, *asked, "--out", table, "--workers", workers)
+        slides = [row["slide_id"] for row in csv.DictReader(table.open())]
+        assert slides[0] == planned.job.val[0].slides[0]
+        assert len(slides) == len(set(slides)) == len(list(store.records()))
+        assert said.output.count("none: no such slide, bag or store") == 1
 
 
 def test_predict_says_the_same_of_many_slides_once(planned: PlannedRun, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from marble.cli.outcomes import ENDED, OK, STOPPED, Stopped, Terminated, outcome_of, wants_traceback
+from marble.cli.outlet import outlast_the_reader
 from marble.cli.repeated import refuse_repeated
 from marble.pointers import pointed_at
 from marble.version import VERSION
@@ -96,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _end)
+    outlast_the_reader()
     verb = given[0] if given[0] in VERBS else None
     try:
         if verb not in (None, "doctor") and not {"-h", "--help"} & set(given):
@@ -103,9 +105,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = assemble(verb)(given, prog_name="marble", standalone_mode=False)
         if code == STOPPED:  # typer ends a Ctrl-C silently that comes while it reads the arguments
             raise Stopped
-    except BrokenPipeError:  # whoever read our output has gone, as `head` does
-        sys.stdout = open("/dev/null", "w", encoding="utf-8")  # noqa: SIM115  for the interpreter's last flush
-        sys.exit(OK)
     except (Exception, KeyboardInterrupt) as error:
         line, code = outcome_of(_stopped(error) if isinstance(error, KeyboardInterrupt) else error)
         if wants_traceback():

@@ -56,7 +56,7 @@ def heatmap(
     if store is not None:
         paths.existing_folder(store, "store of bags")
     elif pseudonyms is None:
-        paths.existing(slide, "slide or bag")
+        paths.existing(slide, "slide or bag", "Give a slide file, or a slide's id with --store of its bag")
     read(pseudonyms)
     from marble.errors import MarbleError
     from marble.heatmaps.write import HeatmapSpec, write_heatmaps
@@ -83,8 +83,11 @@ def heatmap(
             raise
         raise nameless_error(error, file, slide_id) from None
     typer.echo(done.sentence)
-    for warning in done.warnings:
-        typer.secho(f"caution: {bag.slide_id}: {warning}", err=True, fg=typer.colors.YELLOW)
+    cautions = [f"{bag.slide_id}: {warning}" for warning in done.warnings]
+    if slide_id is None and not slide.exists() and str(slide) != bag.slide_id:  # a path, and not just an id
+        cautions.append(f"{slide}: no such file, so the lattice of {bag.slide_id} is drawn without the slide")
+    for caution in cautions:
+        typer.secho(f"caution: {caution}", err=True, fg=typer.colors.YELLOW)
     for path in done.files:
         typer.echo(f"wrote {path}")
 

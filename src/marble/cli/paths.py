@@ -10,11 +10,11 @@ from marble import storage
 from marble.errors import InputError
 
 
-def existing(path: Path, what: str = "file or folder") -> Path:
+def existing(path: Path, what: str = "file or folder", hint: str | None = None) -> Path:
     """A path that is there."""
     storage.pull(path)
     if not path.exists():
-        raise InputError(f"no such {what}", where=path)
+        raise InputError(f"no such {what}", where=path, hint=hint)
     return path
 
 

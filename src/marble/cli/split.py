@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,7 +67,7 @@ def split(
         typer.Option(help="case; or slide, if slides of one patient differ in target.", rich_help_panel=_ROWS),
     ] = "case",
     classes: Annotated[
-        str | None, typer.Option(help="The classes, in order, with commas between.", rich_help_panel=_ROWS)
+        str | None, typer.Option(help='The classes, in order: benign,"tumour, G1".', rich_help_panel=_ROWS)
     ] = None,
     keep_as_class: Annotated[
         list[str] | None,
@@ -104,7 +105,7 @@ def split(
         "task": task, "case": case, "slide": slide, "pseudonyms": pseudonyms, "site": site,
         "label": label, "target": target, "time": time,
         "event": event, "event_coding": event_coding, "slide_table": slide_table, "case_is_slide": case_is_slide,
-        "scored_by": scored_by, "classes": None if classes is None else tuple(map(str.strip, classes.split(","))),
+        "scored_by": scored_by, "classes": None if classes is None else _names(classes),
         "keep_as_class": tuple(keep_as_class or ()), "drop": tuple(drop or ()),
     }  # fmt: skip
     found = None if cohort is None else read_cohort(cohort, **options)
@@ -129,6 +130,11 @@ def split(
     typer.echo(f"first split: {site_report(found, splits[0]).line()}")
     for path in write_splits(splits, out, found):
         typer.echo(f"wrote {path}")
+
+
+def _names(listed: str) -> tuple[str, ...]:
+    """Names with commas between; one that has a comma itself is put in double quotes, as in the table."""
+    return tuple(name.strip() for row in csv.reader([listed], skipinitialspace=True) for name in row)
 
 
 def _refuse_unread(**choices: object) -> None:

@@ -60,15 +60,15 @@ def write_splits(splits: Sequence[Split], out_dir: str | Path, cohort: Cohort | 
 
     The CSV lists slides if a cohort is given, else patients. Splits that are there already are never changed.
     """
-    written = []
-    for split in splits:
-        folder = Path(out_dir) / split.scheme
-        target = folder / f"{split.repeat}.json"
+    targets = [Path(out_dir) / split.scheme / f"{split.repeat}.json" for split in splits]
+    for split, target in zip(splits, targets, strict=True):  # all are looked at before the first is written
         if target.exists() and _own(files.read_json(target), str(target)) != split:
             what = "another split of this name is there already, and runs may depend on it"
             raise SplitError(what, where=target, hint="Choose another folder")
+    written = []
+    for split, target in zip(splits, targets, strict=True):
         record = {"format": FORMAT, **split.model_dump(mode="json"), "fingerprint": split.fingerprint()}
-        written.append(files.publish(folder / f"splits_{split.repeat}.csv", _clam_text(split, cohort)))
+        written.append(files.publish(target.parent / f"splits_{split.repeat}.csv", _clam_text(split, cohort)))
         written.append(files.publish_json(target, record))
     return written
 

@@ -149,7 +149,7 @@ def _deal(cohort: Cohort, fractions: Sequence[float], draw: str, by_site: bool) 
     else:
         dealt = _deal_patients(cases, fractions, draw, cohort.scored_by)
     if not all(dealt):
-        what = f"{len(cases)} patients are too few for {len(fractions)} parts of {min(fractions):.0%} or more"
+        what = f"{len(cases)} patients are too few for {len(fractions)} parts of {100 * min(fractions):.3g}% or more"
         raise SplitError(what, where=cohort.name, hint=_fewer_parts(len(cases), "add patients"))
     return dealt
 
@@ -217,7 +217,7 @@ def _sites(cases: list[Case], parts: int, cohort_name: str) -> dict[str, list[Ca
     sites: dict[str, list[Case]] = {}
     for case in cases:
         if case.site is None:
-            hint = "Give a site column, or do not split by site"
+            hint = "Fill it in, give the site's column with --site (`site` in an experiment), or do not split by site"
             raise SplitError(f"patient '{case.case_id}' has no site", where=cohort_name, hint=hint)
         sites.setdefault(case.site, []).append(case)
     if len(sites) < parts:

@@ -18,7 +18,7 @@ from marble.cohorts.split_files import read_splits
 from marble.cohorts.splits import PARTS, Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
 from marble.errors import RunError, SpecError
-from marble.experiment.fitting import check_fitting
+from marble.experiment.fitting import check_fitting, task_of
 from marble.experiment.leaks import leaks_between_parts
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
 from marble.experiment.stock import Stock
@@ -233,7 +233,7 @@ class Experiment:
             group=self.spec.train.group,
             regression_loss=self.spec.train.regression_loss,
         )
-        asked = task.build()
+        asked = task_of(task, self.file)
         if asked.outputs == 1 and asked.class_names and "intercept" in model_options(model.name):
             options = {"intercept": True, **options}  # one logit of two classes says how common the second is
         # what does not fit the cohort's classes or the bags is refused now, not by every run

@@ -13,6 +13,15 @@ from marble.experiment.spec import ModelSpec
 from marble.identifiers import printable
 from marble.models import build
 from marble.tasks.base import Task
+from marble.training.job import TaskSpec
+
+
+def task_of(spec: TaskSpec, where: object) -> Task:
+    """The task as the cohort's classes allow it; what does not go with them is a fault of the experiment file."""
+    try:
+        return spec.build()
+    except MarbleError as error:
+        raise SpecError(error.what, where=where, hint=error.hint) from None
 
 
 def check_fitting(model: ModelSpec, options: dict[str, Any], record: BagRecord, task: Task, where: object) -> None:

@@ -131,6 +131,11 @@ class Results:
         return first
 
 
+def _asked(task: TaskSpec) -> str:
+    classes = f" of {', '.join(task.classes)}" if task.classes else ""
+    return f"{task.name}{classes}"
+
+
 def collect(root: str | Path, reference: str | None = None) -> Results:
     """Read every finished run below `root`; they must belong to one experiment and one task.
 
@@ -141,10 +146,16 @@ def collect(root: str | Path, reference: str | None = None) -> Results:
         raise InputError("no finished run here", where=root, hint="Make runs with `marble run EXPERIMENT.toml`")
     records = {folder: read_run(folder) for folder in folders}
     experiments = {record["about"]["experiment"] for record in records.values()}
-    tasks = {str(sorted((k, v) for k, v in r["task"].items() if k in ("name", "classes"))) for r in records.values()}
-    if len(experiments) > 1 or len(tasks) > 1:
-        raise InputError(f"runs of several experiments: {sorted(experiments)}", where=root, hint="Report one at a time")
+    if len(experiments) > 1:
+        what = f"runs of several experiments: {', '.join(sorted(experiments))}"
+        raise InputError(what, where=root, hint="Report one at a time")
     spec = TaskSpec.parse(records[folders[0]]["task"], where=folders[0])
+    for folder, record in records.items():
+        other = TaskSpec.parse(record["task"], where=folder)
+        if (other.name, other.classes) != (spec.name, spec.classes):
+            what = f"this run is of {_asked(other)}, and {folders[0]} of {_asked(spec)}"
+            hint = "Remove the runs of earlier settings, or give `marble run` another --out"
+            raise InputError(what, where=folder, hint=hint)
     by_key: dict[str, dict[str, list[Repeat]]] = defaultdict(lambda: defaultdict(list))
     _refuse_twins(records)
     for folder, record in records.items():

@@ -39,11 +39,12 @@ class Calling:
         if self.rule not in RULES:
             raise SpecError(unknown_choice("decision", self.rule, list(RULES)))
         if self.rule == "threshold" and len(self.classes) != 2:
-            raise SpecError(f'decision = "threshold" needs two classes, these are {len(self.classes)}')
+            what = f'decision = "threshold" needs two classes, these are {len(self.classes)}'
+            raise SpecError(what, hint='Say decision = "argmax", or leave it out')
         if self.positive is None:
             return
         if len(self.classes) != 2:
-            raise SpecError(f"positive is for two classes, these are {len(self.classes)}")
+            raise SpecError(f"positive is for two classes, these are {len(self.classes)}", hint="Leave it out")
         if self.positive not in self.classes:
             raise SpecError(unknown_choice("class for positive", self.positive, list(self.classes)))
 

@@ -289,7 +289,7 @@ class TrainingLoop:
             raise RunError(
                 f"validation {name} is {value}, so no checkpoint could be chosen",
                 where=f"split {self.job.split}",
-                hint="Make the validation part larger, or stratify it by label or event",
+                hint='Keep the last epoch (`train = { select_by = "last" }`), or leave out what is too rare',
             )
 
     def result(self) -> FitResult:

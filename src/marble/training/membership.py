@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
@@ -43,16 +44,25 @@ class Membership:
         return said.get(self.part)
 
 
-def content_sha256(bag: Bag) -> str:
-    """Equal for bags of the same tiles and tokens, whatever they are called and in whatever order they are stored."""
+def content_sha256(bag: Bag, dtype: torch.dtype | None = None) -> str:
+    """Equal for bags of the same tiles and tokens, whatever they are called and in whatever order they are stored.
+
+    The tokens count as they are stored, or as `dtype` holds them.
+    """
     digest = hashlib.sha256()
     for level in bag.levels:
         cells = level.cells.numpy()
         order = np.lexsort((cells[:, 1], cells[:, 0]))
         digest.update(np.ascontiguousarray(cells[order]).tobytes())
         sampled = order[np.linspace(0, len(order) - 1, min(SAMPLED, len(order))).astype(np.int64)]
-        digest.update(np.ascontiguousarray(level.features[sampled].detach().numpy()).tobytes())
+        tokens = level.features[sampled].detach()
+        digest.update(np.ascontiguousarray(tokens.to(dtype or tokens.dtype).numpy()).tobytes())
     return digest.hexdigest()
+
+
+def _contents(bag: Bag) -> tuple[str, ...]:
+    """A bag that went through another tool, or was extracted again, may hold the same tokens in wider numbers."""
+    return tuple(content_sha256(bag, dtype) for dtype in (None, torch.float16, torch.float32))
 
 
 def members_of(parts: Mapping[str, Sequence[CaseSpec]], store: BagStore) -> dict[str, dict[str, Any]]:
@@ -96,13 +106,13 @@ class Members:
                 return
             if file is None or recorded is None:  # told by what is in it, or not at all
                 routed = "route" in bag.provenance.notes  # by choice without some of the tiles
-                trusted = routed or content_sha256(bag) == content
+                trusted = routed or content in _contents(bag)
                 yield Membership(part, "by its id" if trusted else "matched by id only: its tiles differ")
                 return
         if file is not None and file in self._by_file:
             part, slide_id = self._by_file[file]
             yield Membership(part, f"the file of slide {slide_id}")
-        if (same := self._by_content.get(content_sha256(bag))) is not None:
+        for same in filter(None, map(self._by_content.get, _contents(bag))):
             yield Membership(same[0], f"the same tiles as slide {same[1]}")
         if (patient := self._by_case.get(spelling_key(bag.slide_id))) is not None:
             yield Membership(patient[0], f"its id is of patient {patient[1]}")
