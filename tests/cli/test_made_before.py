@@ -63,6 +63,11 @@ def test_a_report_says_which_of_its_runs_the_experiment_no_longer_asks_for(tmp_p
     _told(tmp_path, fewer, "mean/0, mean/1, mean/2, tiles/0, tiles/1, tiles/2.")
     (tmp_path / "runs" / "tiny" / "mean").rename(tmp_path / "mean")
     _told(tmp_path, _run(tmp_path), None)
+    (tmp_path / "runs" / "tiny" / "asked.json").write_text("[]")
+    damaged = marble("report", tmp_path / "runs" / "tiny", "--out", tmp_path / "again")
+    assert damaged.code == 2
+    assert damaged.output.endswith("asked.json: holds a list, not an object. Make it again with `marble run`\n")
+    assert _run(tmp_path).code == 0
 
 
 def test_runs_moved_elsewhere_are_taken_as_they_are(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from marble import files, storage
+from marble.errors import IntegrityError
 from marble.specs import canonical_json
 from marble.training.run import PlannedRun
 
@@ -41,7 +42,15 @@ def not_asked_for(records: Mapping[Path, Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _asked_below(homes: Iterable[Path]) -> dict[Path, dict[str, str]]:
     """By experiment's folder; runs that were copied without it, or made from Python, are taken as they are."""
-    return {home: files.read_json(home / ASKED, dict) for home in homes if (home / ASKED).is_file()}
+    return {home: _read(home / ASKED) for home in homes if (home / ASKED).is_file()}
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        asked: dict[str, str] = files.read_json(path, dict)
+    except IntegrityError as error:
+        raise IntegrityError(error.what, where=error.where, hint="Make it again with `marble run`") from None
+    return asked
 
 
 def _identity(job: str, test: str, about: Mapping[str, Any]) -> str:
