@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import numpy as np
@@ -259,3 +260,18 @@ def test_moved_samples_keep_their_spread_and_do_not_go_below_zero() -> None:
     assert moved.means == pytest.approx([0.0, 0.1, np.nan, 0.5], nan_ok=True)
     assert moved.left_out == 0.25
     assert draws.around(0.05).means[0] == 0.0
+
+
+def test_no_p_is_smaller_than_exchanging_the_answers_of_so_few_patients_can_show() -> None:
+    """Where one model is always right and the other says nothing, DeLong's variance is 0; by brute force."""
+    positive = np.array([True, True, False, False, False])
+    right, constant = positive.astype(float), np.full(5, 0.5)
+    found = stats.delong_test([(positive, right, constant)], [["a", "b", "c", "d", "e"]])
+    assert found.p == 0.0
+    seen = []
+    for exchanged in itertools.product((False, True), repeat=5):
+        first, second = np.where(exchanged, constant, right), np.where(exchanged, right, constant)
+        seen.append(abs(roc_auc_score(positive, first) - roc_auc_score(positive, second)))
+    assert found.of_patients(5).p == np.mean(np.array(seen) >= found.difference) == 2 / 32
+    assert stats.Paired(0.1, 0.0, 0.2, 0.3, "DeLong").of_patients(5).p == 0.3
+    assert stats.Paired(0.1, 0.0, 0.2, 0.0, "DeLong").of_patients(1).p == 1.0

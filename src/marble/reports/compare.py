@@ -99,13 +99,16 @@ def _test(
     ours, theirs = home.cells[name].mean, other.cells[name].mean
     if isinstance(ours, Undefined) or isinstance(theirs, Undefined):
         return None
+    patients = [repeat.test.patients for repeat in home.model.repeats]
     if name == "auc" and all(_two_of_each(results, repeat) for repeat in home.model.repeats):
         repeats = [
             (*_binary(results, a), _binary(results, b)[1])
             for a, b in zip(home.model.repeats, other.model.repeats, strict=True)
         ]
-        return delong_test(repeats, [repeat.test.patients for repeat in home.model.repeats])
-    return paired_bootstrap(ours - theirs, draws[home.model.key][name], draws[other.model.key][name])
+        paired: Paired | None = delong_test(repeats, patients)
+    else:
+        paired = paired_bootstrap(ours - theirs, draws[home.model.key][name], draws[other.model.key][name])
+    return None if paired is None else paired.of_patients(len({one for names in patients for one in names}))
 
 
 def _two_of_each(results: Results, repeat: Repeat) -> bool:

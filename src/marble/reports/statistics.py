@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -37,6 +37,15 @@ class Paired:
     high: float
     p: float
     test: str
+
+    def of_patients(self, patients: int) -> Paired:
+        """The same, with no smaller p than so many patients can show.
+
+        Were the models equal, each patient's two answers could as well be exchanged: of the 2^n ways to do so the one
+        that was seen and its mirror image are the most extreme. Tests that rely on many patients know no such limit:
+        where one model is always right and the other constant, DeLong's variance is 0 and its p too, of four patients.
+        """
+        return replace(self, p=min(1.0, max(self.p, 2.0 ** (1 - patients))))
 
 
 @dataclass(frozen=True)
