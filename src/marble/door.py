@@ -172,14 +172,14 @@ class Run:
 
     def explain(self, source: Any, mode: str = "attention", target: str | None = None, level: int = 0) -> Explanation:
         """Maps of attention, gradient or occlusion; see `marble.explain`."""
-        (bag,) = self._bags(source, None)
+        bag = self._one_bag(source)
         return explain(self.predictor, bag, mode, target, level=level)
 
     def plot(self, source: Any, mode: str = "attention", target: str | None = None, max_px: int = 1200) -> Figure:
         """The maps of one bag as a figure, a panel per level."""
         from matplotlib.figure import Figure
 
-        (bag,) = self._bags(source, None)
+        bag = self._one_bag(source)
         explained = explain(self.predictor, bag, mode, target)
         size = bag.l0_size_px
         pictures = [
@@ -192,6 +192,13 @@ class Run:
             axis.axis("off")
         figure.suptitle(explained.answer.sentence)
         return figure
+
+    def _one_bag(self, source: Any) -> Bag:
+        found = self._bags(source, None)
+        if len(found) != 1:
+            hint = "Ask for each of them by itself"
+            raise InputError(f"one slide is explained at a time, got {len(found)}", hint=hint)
+        return found[0]
 
     def _bags(self, source: Any, options: SlideOptions | None) -> list[Bag]:
         if isinstance(source, Bag) or _is_array(source):

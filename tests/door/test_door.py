@@ -330,6 +330,10 @@ def test_what_cannot_be_predicted_is_refused_in_one_line() -> None:
     for source in (None, 3, {"s00": bags[0]}):
         with pytest.raises(InputError, match="bags, arrays"):
             run.predict(source)
+    for several in ([], bags[:2]):
+        for ask in (run.attention, run.plot, run.explain):
+            with pytest.raises(InputError, match=f"one slide is explained at a time, got {len(several)}"):
+                ask(several)
 
 
 def test_determinism_that_only_warned_only_warns_again() -> None:
