@@ -17,8 +17,9 @@ ASKED = re.compile(r"(auto|cpu|mps|cuda(:\d+)?)$")
 CHOICES = "auto, cpu, cuda, cuda:N or mps"
 
 
-def choose(asked: str = "auto") -> torch.device:
-    """The device for `asked`: one of auto, cpu, cuda, cuda:N, mps; with auto the best there is."""
+def choose(asked: str | torch.device = "auto") -> torch.device:
+    """The device for `asked`: one of auto, cpu, cuda, cuda:N, mps, or torch's own; with auto the best there is."""
+    asked = str(asked)
     if not ASKED.match(asked):
         raise InputError(f"no device is called '{asked}'", where="device", hint=f"Use {CHOICES}")
     if asked == "auto":

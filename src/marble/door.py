@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from marble.attribution.maps import Explanation, explain
 from marble.bags.bag import Bag
+from marble.devices import choose
 from marble.errors import InputError
 from marble.experiment.direct import Bags, as_bag, collect, plan_fit
 from marble.heatmaps.overlay import Words, blank, draw_heatmap
@@ -47,6 +48,7 @@ def fit(
     seed: int = 0,
     threads: int = 1,
     allow_leaks: bool = False,
+    device: str | torch.device = "cpu",
     **options: Any,
 ) -> Run:
     """Train a model.
@@ -67,8 +69,10 @@ def fit(
         threads: of torch; sums depend on their number.
         allow_leaks: train although bags of two patients, one of them held out, are of one file or show the same tissue;
             the run says so.
+        device: where it is trained, and the run then computes: auto, cpu, cuda, cuda:N or mps.
         options: the model's own (`drop_rate=0.1`) and those of the training (`epochs=20`, `recipe="small"`).
     """
+    there = str(choose(device))
     scratch: _Scratch | None = None
     if folder is None:
         scratch = _Scratch()
@@ -81,8 +85,8 @@ def fit(
             allow_leaks=allow_leaks, options=options,
         )  # fmt: skip
         with _torch_as_it_was():
-            execute(planned)
-        run = Run(planned.folder)
+            execute(planned.model_copy(update={"device": there}))
+        run = Run(planned.folder, there)
     except BaseException:
         if scratch is not None:
             scratch.remove()
@@ -125,11 +129,16 @@ def _torch_as_it_was() -> Iterator[None]:
 
 
 class Run:
-    """A trained model with everything needed to use it again: a folder of `marble run`, or what `fit` made."""
+    """A trained model with everything needed to use it again: a folder of `marble run`, or what `fit` made.
 
-    def __init__(self, folder: str | Path) -> None:
+    Args:
+        folder: of the run.
+        device: where it computes: auto, cpu, cuda, cuda:N or mps.
+    """
+
+    def __init__(self, folder: str | Path, device: str | torch.device = "cpu") -> None:
         with _torch_as_it_was():  # a model is built with random weights before its own are loaded
-            self.predictor = Predictor(folder)
+            self.predictor = Predictor(folder, device=str(device))
         self.folder = Path(folder)
         self._scratch: _Scratch | None = None  # held by what `fit` made without a folder, and by copies of it
 
@@ -163,14 +172,14 @@ class Run:
 
     def explain(self, source: Any, mode: str = "attention", target: str | None = None, level: int = 0) -> Explanation:
         """Maps of attention, gradient or occlusion; see `marble.explain`."""
-        (bag,) = self._bags(source, None)
+        bag = self._one_bag(source)
         return explain(self.predictor, bag, mode, target, level=level)
 
     def plot(self, source: Any, mode: str = "attention", target: str | None = None, max_px: int = 1200) -> Figure:
         """The maps of one bag as a figure, a panel per level."""
         from matplotlib.figure import Figure
 
-        (bag,) = self._bags(source, None)
+        bag = self._one_bag(source)
         explained = explain(self.predictor, bag, mode, target)
         size = bag.l0_size_px
         pictures = [
@@ -183,6 +192,13 @@ class Run:
             axis.axis("off")
         figure.suptitle(explained.answer.sentence)
         return figure
+
+    def _one_bag(self, source: Any) -> Bag:
+        found = self._bags(source, None)
+        if len(found) != 1:
+            hint = "Ask for each of them by itself"
+            raise InputError(f"one slide is explained at a time, got {len(found)}", hint=hint)
+        return found[0]
 
     def _bags(self, source: Any, options: SlideOptions | None) -> list[Bag]:
         if isinstance(source, Bag) or _is_array(source):

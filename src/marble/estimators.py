@@ -8,7 +8,7 @@ X is a list of bags, or of arrays (N, D) for models that read one level.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,6 +23,13 @@ from marble.experiment.direct import follow_up, text_of
 from marble.tasks.survival_metrics import harrell_c
 
 Floats = NDArray[np.float64]
+
+
+def _listed(X: Any) -> list[Any]:
+    """X as a list; what is no list of bags is not taken for one."""
+    if isinstance(X, str | Mapping) or not isinstance(X, Iterable):
+        raise InputError(f"X is a list of bags or of arrays (N, D), got {type(X).__name__}")
+    return list(X)
 
 
 class _BagEstimator(BaseEstimator):  # type: ignore[misc]
@@ -70,7 +77,7 @@ class _BagEstimator(BaseEstimator):  # type: ignore[misc]
         chosen = {key: value for key, value in named.items() if value is not None}
         given = {"model": self.model, "task": self.task, "groups": groups, "validation": self.validation} | chosen
         self._check(y, {"bags", "targets", "seed", *given})
-        self.run_ = fit(list(X), y, seed=self.seed, **given, **(self.options or {}))
+        self.run_ = fit(_listed(X), y, seed=self.seed, **given, **(self.options or {}))
         self.n_features_in_ = int(self.run_.record["model"]["dim"])
         return self
 
@@ -89,7 +96,7 @@ class _BagEstimator(BaseEstimator):  # type: ignore[misc]
     def _answers(self, X: Sequence[Any]) -> list[Any]:
         check_is_fitted(self, "run_")
         run: Run = self.run_
-        return [run.predict(bag) for bag in X]
+        return [run.predict(bag) for bag in _listed(X)]
 
     def _column(self, X: Sequence[Any], name: str) -> Floats:
         return np.array([answer.readout[name] for answer in self._answers(X)])
@@ -136,6 +143,8 @@ class MarbleSurvival(_BagEstimator):
 
     def score(self, X: Sequence[Any], y: Any) -> float:
         """Harrell's concordance index."""
+        if hasattr(y, "columns"):
+            raise InputError("y is a table", hint="Give a list of (time, event), as zip(table['time'], table['event'])")
         outcomes = [follow_up(outcome, f"y[{number}]") for number, outcome in enumerate(y)]
         found = harrell_c(self.predict(X), np.array([o.time for o in outcomes]), np.array([o.event for o in outcomes]))
         if not isinstance(found, float):

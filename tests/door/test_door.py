@@ -228,6 +228,13 @@ def test_no_setting_of_torch_is_left_changed() -> None:
         ({"targets": [(3.0, "0")] * 16}, "s00: an event is True or False, 1 or 0, got '0'"),
         ({"groups": [f"p{k}" for k in range(15)] + [None]}, "s15: the patient is missing"),
         ({"groups": [f"p{k}" for k in range(15)] + ["P3"]}, "s15: patient 'P3' is 'p3' elsewhere"),
+        ({"targets": ["a", "b"] * 7 + ["a", "nan"]}, "s15: the target is missing ('nan')"),
+        ({"targets": ["a", "b"] * 7 + ["a", "<NA>"]}, "s15: the target is missing ('<NA>')"),
+        ({"targets": ["a", "b"] * 7 + ["a", "B "]}, "s15: class 'B' is 'b' elsewhere. Write one class in one way"),
+        ({"targets": [0.5] * 16, "task": "survival"}, "Give (time, event)"),
+        ({"targets": np.array([(np.timedelta64(3, "D"), 1)] * 16, dtype=object)}, "s00: a time is a number"),
+        ({"targets": np.array([3] * 16, "timedelta64[ns]"), "task": "regression"}, "s00: np.timedelta64(3,'ns') is no"),
+        ({"groups": [f"p{k}" for k in range(15)] + ["nan"]}, "s15: the patient is missing ('nan')"),
         ({"task": "survival"}, "the targets are for classification"),
         ({"model": "abmli"}, "abmil"),
         ({"epoch": 3}, "epochs"),
@@ -251,6 +258,8 @@ def test_targets_groups_and_bags_of_torch_and_pandas(tmp_path: Path) -> None:
         (truths, ["False", "True"]),
         (truths.long(), ["0", "1"]),
         (truths.float(), ["0", "1"]),
+        (truths.bfloat16(), ["0", "1"]),
+        ([label.encode() for label in labels], ["benign", "tumour"]),
         (list(truths.int()), ["0", "1"]),
     ):
         run = marble.fit(bags, targets, "probe", groups=torch.arange(16), test=torch.tensor([3]))
@@ -274,6 +283,11 @@ def test_targets_groups_and_bags_of_torch_and_pandas(tmp_path: Path) -> None:
         ({"bags": 3}, "bags are a store, its folder or a list, got int"),
         ({"bags": [[["a"]]], "targets": ["x"]}, "bag-00000: list is no array (N, D) of numbers"),
         ({"targets": pandas.DataFrame({"a": range(24), "b": 1})}, "targets is a table of 2 columns"),
+        ({"targets": pandas.DataFrame({"a": range(24)})}, "targets is a table of 1 column. Give one column"),
+        ({"targets": np.arange(24)[:, None] % 2}, "targets is a table of 1 column. Give one column"),
+        ({"model": torch.nn.Linear(2, 2)}, "a model is called by its name, got Linear. Give one of `list_models()`"),
+        ({"device": "gpu"}, "device: no device is called 'gpu'"),
+        ({"device": None}, "device: no device is called 'None'"),
         ({"targets": "ab" * 12}, "targets are a list or a dictionary by slide id, got str"),
         ({"targets": None}, "targets are a list or a dictionary by slide id, got NoneType"),
         ({"targets": [("soon", True)] * 24}, "s00: a time is a number, got 'soon'"),
@@ -292,12 +306,34 @@ def test_what_cannot_be_fitted_is_refused_in_one_line(changed: dict[str, Any], s
     assert str(refused.value).startswith(said)
 
 
+def test_a_run_is_trained_and_asked_on_the_device_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    bags, labels = two_classes()
+    asked: list[str] = []
+
+    def choose(device: str) -> torch.device:
+        asked.append(device)
+        return torch.device("cpu")
+
+    monkeypatch.setattr("marble.door.choose", choose)
+    monkeypatch.setattr("marble.training.fit.choose", choose)
+    run = marble.fit(bags, labels, "mean", device="cuda:1", **QUICK)
+    assert asked == ["cuda:1", "cpu"]  # it is chosen once, and what is chosen then trains
+    for device in ("auto", torch.device("cpu")):
+        assert marble.Run(run.folder, device=device).predict(bags[0]).label == run.predict(bags[0]).label
+    with pytest.raises(MarbleError, match="no device is called 'tpu'"):
+        marble.Run(run.folder, device="tpu")
+
+
 def test_what_cannot_be_predicted_is_refused_in_one_line() -> None:
     bags, labels = two_classes()
     run = marble.fit(bags, labels, "probe")
     for source in (None, 3, {"s00": bags[0]}):
         with pytest.raises(InputError, match="bags, arrays"):
             run.predict(source)
+    for several in ([], bags[:2]):
+        for ask in (run.attention, run.plot, run.explain):
+            with pytest.raises(InputError, match=f"one slide is explained at a time, got {len(several)}"):
+                ask(several)
 
 
 def test_determinism_that_only_warned_only_warns_again() -> None:

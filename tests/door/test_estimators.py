@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
@@ -110,6 +111,25 @@ def test_what_notebooks_give_by_mistake_is_one_line(choices: dict[str, Any], y: 
     bags = [planted_bag(f"s{k}", 0.0) for k in range(4)]
     with pytest.raises(InputError, match=said):
         MarbleClassifier("mean", **choices).fit(bags, y)
+
+
+@pytest.mark.parametrize("given", [None, "bags/", {"s00": [[0.0]]}, 3])
+def test_what_is_no_list_of_bags_is_refused(given: Any) -> None:
+    bags, labels = two_classes()
+    fitted = MarbleClassifier("probe").fit(bags, labels)
+    for ask in (lambda: MarbleClassifier("probe").fit(given, labels), lambda: fitted.predict(given)):
+        with pytest.raises(InputError, match=r"X is a list of bags or of arrays \(N, D\), got"):
+            ask()
+
+
+def test_a_table_of_follow_ups_is_refused_by_fit_and_score() -> None:
+    bags, _ = two_classes()
+    pairs = [(float(k + 1), k % 2) for k in range(24)]
+    table = pandas.DataFrame(pairs, columns=["time", "event"])
+    fitted = MarbleSurvival("probe").fit(bags, pairs)
+    for ask in (lambda: MarbleSurvival("probe").fit(bags, table), lambda: fitted.score(bags, table)):
+        with pytest.raises(InputError, match=r"\(time, event\)"):
+            ask()
 
 
 def test_no_bags_have_no_probabilities() -> None:

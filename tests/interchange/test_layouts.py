@@ -224,6 +224,18 @@ def test_generic_hdf5(tmp_path: Path, key: str, dtype: Any, anchor: str) -> None
     assert bag.provenance.source == "hdf5"
 
 
+def test_the_leading_axis_of_a_batch_is_taken_from_features_and_coordinates(tmp_path: Path) -> None:
+    made = truth(tiles=20)
+    for name, features, xy in (("c", made.coarse, made.coarse_xy), ("f", made.fine, made.fine_xy)):
+        write_plain(tmp_path / name / f"{SLIDE}.h5", features=features[None], coords=xy[None])
+    bag, _ = imported(tmp_path, tmp_path / "c", tmp_path / "f", tile_px=256)
+    assert_is(bag, made)
+    both = {"features": torch.from_numpy(made.coarse)[None], "coords": torch.from_numpy(made.coarse_xy)[None]}
+    (tmp_path / "pt").mkdir()
+    torch.save(both, tmp_path / "pt" / f"{SLIDE}.pt")
+    assert import_levels([f"10:{tmp_path / 'pt'}"], tmp_path / "of-pt").failed == []
+
+
 def test_an_unknown_tile_size_is_asked_for(tmp_path: Path) -> None:
     xy = np.array([[0, 0], [1000, 300]])
     write_plain(tmp_path / "a" / "s.h5", features=np.ones((2, 3), np.float32), coords=xy)

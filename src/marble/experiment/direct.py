@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,6 +15,7 @@ from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.cohorts.assemble import sorted_classes
 from marble.cohorts.cohort import Case, Cohort
+from marble.cohorts.fields import class_key
 from marble.cohorts.splits import Split, with_validation
 from marble.errors import InputError
 from marble.experiment.experiment import Experiment
@@ -30,6 +31,8 @@ from marble.training.run import PlannedRun
 
 #: bags as users have them: a store or its folder, bags, or arrays (N, D) of one level
 Bags: TypeAlias = "BagStore | str | Path | Sequence[Any] | Mapping[str, Any]"
+
+_GAPS_AS_TEXT = frozenset({"nan", "None", "NaT", "<NA>"})  # what `.astype(str)` makes of what is missing
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def collect(bags: Bags, targets: Any, folder: Path, task: str | None, groups: An
     of_bag = {slide: _target(value, slide, wanted) for slide, value in _aligned("targets", targets, ids).items()}
     patients = {} if groups is None else _patients(_aligned("groups", groups, ids))
     kind = _kind(of_bag.values())
+    _one_spelling("class", {slide: target for slide, target in of_bag.items() if isinstance(target, str)}, class_key)
     if wanted not in (None, kind):
         raise InputError(f"the targets are for {kind}, task is '{task}'")
     return Given(store, of_bag, {slide: patients.get(slide, slide) for slide in ids}, task or kind)
@@ -200,9 +204,10 @@ def _aligned(what: str, values: Any, ids: list[str]) -> dict[str, Any]:
         if missing:
             raise InputError(f"{what} lacks '{missing[0]}'", hint="Give one for every bag")
         return {slide: values[slide] for slide in ids}
-    if hasattr(values, "columns"):
-        hint = "Give one column, or a list of (time, event)"
-        raise InputError(f"{what} is a table of {len(values.columns)} columns", hint=hint)
+    shape = tuple(getattr(values, "shape", ()))
+    if hasattr(values, "columns") or shape[1:] == (1,):
+        hint = "Give one column, as table['label'] or array[:, 0], or a list of (time, event)"
+        raise InputError(f"{what} is a table of {shape[1]} column{'' if shape[1] == 1 else 's'}", hint=hint)
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InputError(f"{what} are a list or a dictionary by slide id, got {type(values).__name__}")
     found = list(values)
@@ -216,6 +221,8 @@ def _target(value: Any, slide: str, wanted: TargetKind | None) -> Target:
     value = _without_torch(value)
     if isinstance(value, SurvivalTime | np.void | tuple | list | np.ndarray):
         return follow_up(value, slide)
+    if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):  # .item() makes numbers of some
+        raise InputError(f"{value!r} is no target", where=slide, hint="Give a duration as a number, such as of days")
     if isinstance(value, np.generic):
         value = value.item()
     if wanted == "regression":
@@ -227,7 +234,8 @@ def _target(value: Any, slide: str, wanted: TargetKind | None) -> Target:
             f"the target is missing ({value!r})", where=slide, hint="Leave the bag out, or give its target"
         )
     if isinstance(value, float) and not value.is_integer():
-        raise InputError(f"target {value!r} is no class", where=slide, hint='Say task="regression" for numbers')
+        hint = "Give (time, event)" if wanted == "survival" else 'Say task="regression" for numbers'
+        raise InputError(f"target {value!r} is no class", where=slide, hint=hint)
     if not isinstance(value, Hashable):
         raise InputError(f"target {value!r} is neither a class, a number nor (time, event)", where=slide)
     return text_of(value)
@@ -237,7 +245,8 @@ def _without_torch(value: Any) -> Any:
     """A number of torch's as numpy's."""
     if not isinstance(value, torch.Tensor):
         return value
-    plain = value.detach().cpu().numpy()
+    kept = value.detach().cpu()
+    plain = (kept.float() if kept.dtype == torch.bfloat16 else kept).numpy()  # numpy has no bfloat16
     return plain if plain.ndim else plain[()]
 
 
@@ -245,12 +254,14 @@ def text_of(value: Any) -> str:
     """A class or a patient as the text that stands for it in a run: 3, 3.0, numpy's and torch's 3 are "3"."""
     value = _without_torch(value)
     plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bytes):  # as HDF5 files hold text
+        plain = plain.decode(errors="replace")
     return normal(str(int(plain) if isinstance(plain, float) and plain.is_integer() else plain))
 
 
 def _is_gap(value: Any) -> bool:
-    """Whether this is what notebooks have where nothing is known: None, NaN, NaT, NA or no text."""
-    if value is None or type(value).__name__ in ("NaTType", "NAType"):
+    """Whether this is what notebooks have where nothing is known: None, NaN, NaT, NA, these as text, or no text."""
+    if value is None or type(value).__name__ in ("NaTType", "NAType") or str(value) in _GAPS_AS_TEXT:
         return True
     return math.isnan(value) if isinstance(value, float | np.floating) else not str(value).strip()
 
@@ -264,13 +275,19 @@ def _patient(value: Any, where: str) -> str:
 def _patients(groups: Mapping[str, Any]) -> dict[str, str]:
     """{slide: patient}; two spellings of one patient are refused, as in a table."""
     found = {slide: _patient(value, slide) for slide, value in groups.items()}
-    spelt: dict[str, str] = {}
-    for slide, patient in found.items():
-        before = spelt.setdefault(spelling_key(patient), patient)
-        if before != patient:
-            hint = "Write one patient's id in one way"
-            raise InputError(f"patient '{patient}' is '{before}' elsewhere", where=slide, hint=hint)
+    _one_spelling("patient", found, spelling_key)
     return found
+
+
+def _one_spelling(what: str, names: Mapping[str, str], key: Callable[[str], str]) -> None:
+    """Refuse two spellings of one thing, as in a table."""
+    spelt: dict[str, str] = {}
+    for slide, name in names.items():
+        before = spelt.setdefault(key(name), name)
+        if before != name:
+            raise InputError(
+                f"{what} '{name}' is '{before}' elsewhere", where=slide, hint=f"Write one {what} in one way"
+            )
 
 
 def follow_up(value: Any, slide: str) -> SurvivalTime:
@@ -285,7 +302,7 @@ def follow_up(value: Any, slide: str) -> SurvivalTime:
     time, event = map(_without_torch, (second, first) if isinstance(first, bool | np.bool_) else (first, second))
     if isinstance(event, np.generic):
         event = event.item()
-    if isinstance(time, bool | np.bool_) or not isinstance(time, int | float | np.number):
+    if isinstance(time, bool | np.bool_ | np.timedelta64) or not isinstance(time, int | float | np.number):
         raise InputError(f"a time is a number, got {time!r}", where=slide)
     if not 0 <= time < math.inf:
         raise InputError(f"a time is a number from 0 on, got {time!r}", where=slide)

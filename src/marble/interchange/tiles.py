@@ -93,9 +93,10 @@ def checked(tiles: Tiles, hints: LevelHints, path: Path) -> Tiles:
             where=path,
             hint="Give files that have them; or import one level with --no-coordinates, for models that read no places",
         )
-    if tiles.xy.ndim != 2 or tiles.xy.shape[1] != 2 or tiles.xy.dtype.kind not in "iuf":
+    places = _without_leading_axis(tiles.xy)
+    if places.ndim != 2 or places.shape[1] != 2 or places.dtype.kind not in "iuf":
         raise BagError(f"coordinates must be (N, 2) numbers, got {tiles.xy.shape} {tiles.xy.dtype}", where=path)
-    xy = tiles.xy.astype(np.float64)
+    xy = places.astype(np.float64)
     if len(features) != len(xy):
         raise BagError(f"{len(features)} features but {len(xy)} coordinates", where=path)
     if not np.isfinite(xy).all():
@@ -163,10 +164,14 @@ def _side(tiles: Tiles, xy: Floats, path: Path) -> float:
     return found
 
 
+def _without_leading_axis(values: Array) -> Array:
+    """(N, ...) from (1, N, ...): some tools leave a batch's axis on what they write."""
+    return values[0] if values.ndim == 3 and values.shape[0] == 1 else values
+
+
 def _matrix(features: Array, path: Path) -> Array:
-    """(N, D) float16 or float32; a leading axis of length 1, which some tools leave, is taken away."""
-    if features.ndim == 3 and features.shape[0] == 1:
-        features = features[0]
+    """(N, D) float16 or float32."""
+    features = _without_leading_axis(features)
     if features.ndim != 2 or features.dtype.kind != "f":
         raise BagError(f"features must be (N, D) floats, got {features.shape} {features.dtype}", where=path)
     if features.dtype.itemsize > 4:

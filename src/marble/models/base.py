@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, TypeAlias, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from marble.bags.augment import canonical
@@ -23,6 +25,9 @@ from marble.targets import TargetKind
 
 #: parameters of state-space layers that weight decay must not touch, whatever their shape
 NO_DECAY = ("A_log", "D", "dt_bias", "A_b_log", "D_b", "log_A_real", "A_imag", "C", "log_dt")
+
+#: what a model reads: a bag, or tokens (N, D) of one level
+BagOrTokens: TypeAlias = Bag | Tensor | NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,9 @@ class BagModel(nn.Module):
 
     def __init__(self, dim: int, outputs: int, level: int = -1) -> None:
         super().__init__()
-        if dim < 1 or outputs < 1:
-            raise InputError(f"dim and outputs must be positive, got {dim} and {outputs}")
+        for name, size in (("dim", dim), ("outputs", outputs)):
+            if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+                raise InputError(f"{name} must be a whole number from 1 on, got {size!r}")
         self.dim, self.outputs, self.level = dim, outputs, level
         # both are empty, so that tokens are taken as they are and logits are the model's own, unless training sets them
         self.inputs = InputStatistics()
@@ -85,21 +91,20 @@ class BagModel(nn.Module):
         raise NotImplementedError
 
     @overload
-    def __call__(self, bag: Bag | Tensor) -> Output: ...
+    def __call__(self, bag: BagOrTokens) -> Output: ...
 
     @overload
-    def __call__(self, bag: Sequence[Bag | Tensor]) -> list[Output]: ...
+    def __call__(self, bag: Sequence[BagOrTokens]) -> list[Output]: ...
 
-    def __call__(self, bag: Bag | Tensor | Sequence[Bag | Tensor]) -> Output | list[Output]:
+    def __call__(self, bag: BagOrTokens | Sequence[BagOrTokens]) -> Output | list[Output]:
         """An output for a bag, or for tokens (N, D) of one level; a list of outputs for a list."""
         if isinstance(bag, list | tuple):
             return [self(one) for one in bag]
-        assert isinstance(bag, Bag | Tensor)
-        bag = bag if isinstance(bag, Bag) else Bag.of_tokens(bag)
-        output: Output = super().__call__(bag)
+        read = bag_of(bag)
+        output: Output = super().__call__(read)
         if not self.linear_term.is_set:
             return output
-        return replace(output, logits=self.linear_term(output.logits, self.levels_read(canonical(bag))))
+        return replace(output, logits=self.linear_term(output.logits, self.levels_read(canonical(read))))
 
     def levels_read(self, bag: Bag) -> tuple[Level, ...]:
         """The levels of `bag` that the model reads, coarsest first."""
@@ -180,6 +185,15 @@ class BagModel(nn.Module):
                 where=bag.slide_id,
                 hint="Take bags of the encoder the model was built for, or build one with dim= their width",
             )
+
+
+def bag_of(given: Any) -> Bag:
+    """A bag as it is; tokens (N, D), of torch or numpy, as a bag of one level."""
+    if isinstance(given, Bag):
+        return given
+    if isinstance(given, Tensor | np.ndarray):
+        return Bag.of_tokens(given)
+    raise InputError(f"a model reads a bag or tokens (N, D), got {type(given).__name__}")
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

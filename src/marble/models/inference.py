@@ -16,7 +16,7 @@ from marble.bags.augment import canonical, generator, random_orders, reorder
 from marble.bags.bag import Bag
 from marble.errors import InputError, NonFiniteError
 from marble.memory import told_if_short
-from marble.models.base import BagModel
+from marble.models.base import BagModel, BagOrTokens, bag_of
 
 ORDERS = 8
 
@@ -42,13 +42,14 @@ class Prediction:
 
 
 @torch.no_grad()
-def infer(model: BagModel, bag: Bag, orders: int = ORDERS) -> Prediction:
-    """Predict; bitwise the same for every order `bag` may be stored in.
+def infer(model: BagModel, bag: BagOrTokens, orders: int = ORDERS) -> Prediction:
+    """Predict; bitwise the same for every order `bag` may be stored in. Tokens (N, D) are a bag of one level.
 
     The bag is moved to where the model is, and its orders are dealt there; the answer is on the CPU.
     """
     if orders < 1:
         raise InputError(f"orders must be at least 1, got {orders}")
+    bag = bag_of(bag)
     was_training = model.training
     model.eval()
     try:

@@ -47,6 +47,9 @@ def list_models() -> list[str]:
 
 def model_class(name: str) -> type[BagModel]:
     """The class behind a name, or an error with the valid names."""
+    if not isinstance(name, str):
+        hint = "Give one of `list_models()`; a model's options are given beside its name"
+        raise InputError(f"a model is called by its name, got {type(name).__name__}", hint=hint)
     if name not in MODELS:
         raise InputError(unknown_choice("model", name, list(MODELS)))
     found: type[BagModel] = pointed_at(MODELS[name])
