@@ -13,7 +13,7 @@ from marble.native.build import compiler
 from tests.fake_cuda import running
 
 MISTAKES = ("abmil!item", "abmil!index")
-#: run with the default suite; the others take a minute together
+#: counted in detail below; the others are counted together, which takes a minute
 QUICK = ("marble", "abmil", "clam-sb", "csmil", "mambamil@16384")
 PIECES = ("step", "resumed", "infer", "explain")
 UPDATE = "run `python -m tests.fake_cuda.running`"
@@ -45,7 +45,6 @@ def test_nothing_is_on_two_devices_at_once(found: dict[str, Any], name: str, pie
     assert "error" not in found[name][piece], found[name][piece].get("error")
 
 
-@pytest.mark.slow
 def test_nothing_of_any_model_is_on_two_devices_at_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     everything = counted(tmp_path_factory, [name for name in (*MODELS, *running.LONG) if name not in QUICK])
     errors = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +24,9 @@ from marble.cli.slide_options import (
 )
 from marble.errors import InputError
 from marble.storage import location, pull
+
+if TYPE_CHECKING:
+    from marble.asking import AskedRow
 
 
 def predict(
@@ -92,7 +96,7 @@ def predict(
     failed: list[tuple[str, str]] = []
     trained_on: list[tuple[str, str]] = []
     cautions: list[tuple[str, str]] = []
-    for row in answered:
+    for row in _kept_if_stopped(answered, out):
         if row.cells is None:
             failed.append((row.name, str(row.failed)))
             continue
@@ -113,3 +117,20 @@ def predict(
     if out is not None and rows:
         typer.echo(f"wrote {files.publish(out, rows_csv(rows))}")
     terminal.failed([terminal.blamed(name, reason) for name, reason in failed] + terminal.gathered(trained_on))
+
+
+def _kept_if_stopped(answered: Iterable[AskedRow], out: Path | None) -> Iterator[AskedRow]:
+    """The rows as they come; when it is stopped, those so far go to a file, but to none that would pass for all."""
+    from marble import files
+    from marble.reports.tables import rows_csv
+
+    rows: list[dict[str, Any]] = []
+    try:
+        for row in answered:
+            rows += [] if row.cells is None else [row.cells]
+            yield row
+    except KeyboardInterrupt as stop:
+        if out is None or not rows:
+            raise
+        kept = files.publish(out.with_name(f"{out.stem}.stopped{out.suffix}"), rows_csv(rows))
+        raise type(stop)(f"the {len(rows)} answers so far are in {kept}") from None
