@@ -7,6 +7,8 @@ run with other workers and a run in another order see the same numbers.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -72,6 +74,15 @@ def keep_branches(bag: Bag, keep: Tensor, level: int = 0) -> Bag:
         if not bool(keep.any()):
             raise InputError(f"level {k} would be left without a tile", where=bag.slide_id)
         levels.append(current.take(keep.nonzero()[:, 0], parent))
+    return bag.with_levels(levels)
+
+
+def noised(bag: Bag, sds: Sequence[Tensor], rng: torch.Generator) -> Bag:
+    """Every token with independent Gaussian noise added, of its level's `sds`: (D,), or () for all features alike."""
+    levels: list[Level] = []
+    for level, sd in zip(bag.levels, sds, strict=True):
+        noise = to_device(torch.randn(level.features.shape, generator=rng), bag.device)
+        levels.append(replace(level, features=level.features + (noise * sd).to(level.features.dtype)))
     return bag.with_levels(levels)
 
 

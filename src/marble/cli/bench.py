@@ -41,6 +41,9 @@ def bench(
         str | None, typer.Option(help="Some of the strengths of `bench learning`: weak,middle,strong.")
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="Seeds of `bench learning` and `recipe`: 0,1,2.")] = None,
+    candidates: Annotated[
+        str | None, typer.Option(help="Some of the candidates of `bench recipe`, compared with the first: base,probe.")
+    ] = None,
     peers: Annotated[bool, typer.Option(help="Whether `bench learning` also takes the other models.")] = True,
     workers: Workers = None,
     ray: Ray = None,
@@ -75,7 +78,7 @@ def bench(
         raise InputError(f"`bench {what}` measures the CPU", where="--device", hint="Use `marble bench device`")
     options = _options(what, str(where), slide, data or [], out)
     if what in ("learning", "recipe"):
-        options |= _cohorts(what, signals, strengths, seeds, peers)
+        options |= _cohorts(what, signals, strengths, candidates, seeds, peers)
         options["executor"] = side_by_side(ray, workers, worker_cpus, worker_gpus)
     elif ray is not None or workers is not None:
         raise InputError(f"`bench {what}` measures one process", hint="Leave out --ray and --workers")
@@ -86,15 +89,26 @@ def bench(
 
 
 def _cohorts(
-    what: str, signals: str | None, strengths: str | None, seeds: str | None, peers: bool
+    what: str,
+    signals: str | None,
+    strengths: str | None,
+    candidates: str | None,
+    seeds: str | None,
+    peers: bool,
 ) -> dict[str, object]:
-    """Which composed cohorts are asked for, where not all of them are."""
+    """Which composed cohorts are asked for, and who is trained on them, where not all are."""
+    from marble.benchmarks.recipe import CANDIDATES
     from marble.errors import InputError
     from marble.specs import unknown_choice
     from marble.synthetic.composed import SIGNALS, STRENGTHS
 
     chosen: dict[str, object] = {}
-    for flag, said, known in (("signals", signals, SIGNALS), ("strengths", strengths, STRENGTHS)):
+    choices = (
+        ("signals", signals, SIGNALS),
+        ("strengths", strengths, STRENGTHS),
+        ("candidates", candidates, tuple(CANDIDATES)),
+    )
+    for flag, said, known in choices:
         if said is None:
             continue
         names = tuple(name.strip() for name in said.split(","))
@@ -107,6 +121,8 @@ def _cohorts(
             raise InputError(f"'{seeds}' are not whole numbers", where="--seeds", hint="Write them as 0,1,2")
         chosen["seeds"] = tuple(int(seed) for seed in seeds.split(","))
     if what == "learning":
+        if candidates is not None:
+            raise InputError("`bench learning` has models, not candidates", where="--candidates", hint="Leave it out")
         return {**chosen, "peers": peers}
     if strengths is not None:
         raise InputError(f"`bench {what}` has one strength", where="--strengths", hint="Leave it out")

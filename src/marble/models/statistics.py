@@ -94,6 +94,12 @@ class InputStatistics(LateBuffers):
         self.mean = torch.stack([one.mean for one in moments]).to(like)
         self.scale = torch.stack([one.scale() for one in moments]).to(like)
 
+    def sds(self, levels: int) -> list[Tensor]:
+        """The SD of every feature (D,) of each level; 1 where no statistics are set."""
+        if self.scale is None:
+            return [torch.ones(())] * levels
+        return [1 / scale for scale in self.scale]
+
     def forward(self, tokens: Tensor, k: int, where: str) -> Tensor:
         """(T, D) tokens of level k, standardised."""
         if self.mean is None or self.scale is None:

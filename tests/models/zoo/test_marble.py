@@ -180,6 +180,23 @@ def test_dropout_is_the_same_in_both_forms_and_absent_from_evaluation(options: d
     torch.testing.assert_close(model.eval()(bag).logits, without(bag).logits, rtol=1e-12, atol=1e-12)
 
 
+def test_noise_is_of_the_asked_size_in_training_and_absent_from_evaluation() -> None:
+    model, bag = standardised(shaken(noise=0.5, drop_rate=0.0, shuffle=False), 2), uneven(nested_bag(4000, 2))
+    noisy = model.augment(bag, generator(0, "noise"))
+    assert model.inputs.scale is not None
+    for k, (level, heard) in enumerate(zip(bag.levels, noisy.levels, strict=True)):
+        added = (heard.features - level.features) * model.inputs.scale[k]  # in SDs of the feature
+        assert added.mean().abs() < 0.02
+        assert abs(added.std() - 0.5) < 0.02
+        assert torch.equal(level.cells, heard.cells)
+    assert torch.equal(noisy.levels[1].features, model.augment(bag, generator(0, "noise")).levels[1].features)
+    without = standardised(shaken(drop_rate=0.0, shuffle=False), 2)
+    assert torch.equal(model(bag).logits, without(bag).logits)
+    raw = shaken(noise=0.5, drop_rate=0.0, shuffle=False)  # without statistics, in the tokens' own unit
+    added = raw.augment(bag, generator(0, "noise")).levels[1].features - bag.levels[1].features
+    assert abs(added.std() - 0.5) < 0.02
+
+
 def test_a_fine_start_pools_fine_tokens_evenly_and_sees_no_parent() -> None:
     model = build("marble", DIM, 2, **SMALL, start="fine", mixer="mlp", block="prenorm").double()
     bag = nested_bag(40, 2)

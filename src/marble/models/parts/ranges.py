@@ -12,5 +12,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 CountFromZero: TypeAlias = Annotated[int, Field(ge=0)]
 #: an amount of which there must be some
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+#: the same, where there may be none
+Amount: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 #: a share that is left out at random
 Rate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]

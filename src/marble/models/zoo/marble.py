@@ -26,12 +26,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from marble.bags.augment import drop_coarse, generator, shuffled
+from marble.bags.augment import drop_coarse, generator, noised, shuffled
 from marble.bags.bag import Bag, Level, cell_keys
 from marble.errors import BagError
 from marble.models.base import BagModel, Output
 from marble.models.orders import arranged, best_first, factor, inverse, is_scored, order_of_each_level
-from marble.models.parts.ranges import Count, Rate
+from marble.models.parts.ranges import Amount, Count, Rate
 from marble.models.ssm.set_mixer import SetMixer
 from marble.models.ssm.ssd import Mamba2
 from marble.models.ssm.ssd_stream import keeps_rows, low_precision
@@ -60,6 +60,7 @@ class Marble(BagModel):
         headdim: width of a head; by default 64, or the largest power of two that divides the inner width 2D.
         project: width of one linear map, shared by the levels, that makes D smaller first; None for none.
         dropout: of the tokens, after that map.
+        noise: SD of the Gaussian noise that training adds to tokens, in SDs of their features where these are known.
         start: "default"; "even": w starts at zero, so that training starts from evenly pooled tokens; "residual": also
             phi starts as the fine token (identity) plus a random map of its parent; "fine": without that map, so that
             training takes from the parents only what helps.
@@ -92,6 +93,7 @@ class Marble(BagModel):
         headdim: Count | None = None,
         project: Count | None = None,
         dropout: Rate = 0.0,
+        noise: Amount = 0.0,
         start: str = "default",
         readout: str = "finest",
         order: str | Sequence[str] = "shuffle",
@@ -106,7 +108,7 @@ class Marble(BagModel):
         self.drop_rate, self.shuffle = drop_rate, shuffle
         self.width = width = dim if project is None else project
         self.projection = None if project is None else nn.Linear(dim, width)
-        self.drop = nn.Dropout(dropout)
+        self.drop, self.noise = nn.Dropout(dropout), noise
         # Without fusion nothing of a coarser level reaches the prediction, so it gets no weights either.
         mixing = levels if fusion != "none" else 1
         self.orders, self.directions = order_of_each_level(order, mixing), directions
@@ -135,8 +137,10 @@ class Marble(BagModel):
         start_from(start, self.phi, (self.score, *self.coarse_scores))
 
     def augment(self, bag: Bag, rng: torch.Generator) -> Bag:
-        """Coarse-branch drop, then a new order of every level, unless the model has orders of its own."""
+        """Coarse-branch drop, noise, then a new order of every level, unless the model has orders of its own."""
         bag = drop_coarse(bag, self.drop_rate, rng)
+        if self.noise > 0:
+            bag = noised(bag, [self.noise * sd for sd in self.inputs.sds(bag.depth)], rng)
         return shuffled(bag, rng) if self.shuffle and "shuffle" in self.orders else bag
 
     def levels_read(self, bag: Bag) -> tuple[Level, ...]:
