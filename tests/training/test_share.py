@@ -113,7 +113,7 @@ def test_time_bins_are_those_of_the_patients_trained_on(tmp_path: Path) -> None:
     found = choose_share(job, tmp_path / "inner", fit)
     store, losses = BagStore(job.store), np.zeros(len(SHARES))
     for k, fold in enumerate(inner_folds(job.train, job.seed, 3)):
-        inner = _without(job, fold, k)
+        inner, _ = _without(job, fold, k)
         model = fit(inner, tmp_path / "again" / str(k)).eval()
         known = [case.target for case in inner.train]
         edges = np.quantile(np.array([one.time for one in known if one.event]), [0.25, 0.5, 0.75])
@@ -132,6 +132,20 @@ def test_time_bins_are_those_of_the_patients_trained_on(tmp_path: Path) -> None:
                     losses[place] -= np.log(past) + (np.log(hazard[at]) if target.event else 0.0)
     assert found.note.endswith(CHOSEN)
     assert found.value == SHARES[int(losses.argmin())]
+
+
+@pytest.mark.parametrize("select_by", ["metric", "loss"])
+def test_an_epoch_is_not_chosen_on_the_patients_who_judge_the_share(tmp_path: Path, select_by: str) -> None:
+    job = job_of(tmp_path, "burden", train=f', select_by = "{select_by}"')
+    asked: list[set[str]] = []
+
+    def trained(inner: FitJob, folder: Path) -> BagModel:
+        assert inner.val == job.val
+        asked.append({case.case_id for case in job.train} - {case.case_id for case in inner.train})
+        return fit(inner, folder)
+
+    assert choose_share(job, tmp_path / "inner", trained).note.endswith(CHOSEN)
+    assert asked == inner_folds(job.train, job.seed, 3)
 
 
 def test_too_few_patients_choose_nothing(tmp_path: Path) -> None:

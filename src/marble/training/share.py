@@ -3,7 +3,9 @@
 Training patients are dealt to inner folds; for each, a model of the same job is trained on the others and asked about
 those left out. The share s is where the loss of s * network + linear term of all patients, each by the model that had
 not seen them, is least: 1 where the network finds what no linear model of mean tokens can, 0 where it only learned
-slides by heart. Validation and test patients have no part in it.
+slides by heart. Where the recipe chooses an epoch, inner fits choose theirs on the validation patients, as the fit
+itself does: on the patients left out they would choose what flatters the network. Else validation patients have no part
+in it, and test patients never have.
 """
 
 from __future__ import annotations
@@ -55,9 +57,9 @@ def choose_share(job: FitJob, folder: Path, fit: Callable[[FitJob, Path], BagMod
     losses = dict.fromkeys(SHARES, 0.0)
     try:
         for k, fold in enumerate(left_out):
-            inner = _without(job, fold, k)
-            said = _said(inner, fit(inner, folder / str(k)))
-            for share, loss in _losses(inner, said).items():
+            inner, asked = _without(job, fold, k)
+            said = _said(inner, asked, fit(inner, folder / str(k)))
+            for share, loss in _losses(inner, asked, said).items():
                 losses[share] += loss
     except (InputError, RunError) as error:  # as where inner patients have no event; nothing else is excused
         return Share(note=f"share of the model beside it 1: an inner fit could not be made ({error})")
@@ -67,18 +69,21 @@ def choose_share(job: FitJob, folder: Path, fit: Callable[[FitJob, Path], BagMod
     )
 
 
-def _without(job: FitJob, fold: set[str], k: int) -> FitJob:
-    """The same job for the patients who are not in the fold, validated on those who are."""
-    kept: tuple[CaseSpec, ...] = tuple(case for case in job.train if case.case_id not in fold)
+def _without(job: FitJob, fold: set[str], k: int) -> tuple[FitJob, tuple[CaseSpec, ...]]:
+    """The same job for the patients who are not in the fold, and those who are."""
+    kept = tuple(case for case in job.train if case.case_id not in fold)
     out = tuple(case for case in job.train if case.case_id in fold)
     recipe = replace(job.recipe, share_folds=0)
-    return job.model_copy(update={"train": kept, "val": out, "recipe": recipe, "split": f"{job.split}-inner-{k}"})
+    # where nothing is chosen, its history is of the patients left out
+    val = out if recipe.select_by == "last" else job.val
+    inner = job.model_copy(update={"train": kept, "val": val, "recipe": recipe, "split": f"{job.split}-inner-{k}"})
+    return inner, out
 
 
-def _said(inner: FitJob, model: BagModel) -> Said:
-    """What a model says of the patients it is validated on."""
+def _said(inner: FitJob, asked: Sequence[CaseSpec], model: BagModel) -> Said:
+    """What a model says of the patients left out."""
     store = BagStore(inner.store)
-    slides = sorted(slide for case in inner.val for slide in case.slides)
+    slides = sorted(slide for case in asked for slide in case.slides)
     weight, bias = model.linear_term.weight, model.linear_term.bias
     assert weight is not None
     assert bias is not None
@@ -91,11 +96,11 @@ def _said(inner: FitJob, model: BagModel) -> Said:
     return slides, torch.stack(whole) - terms, terms
 
 
-def _losses(inner: FitJob, said: Said) -> dict[float, float]:
+def _losses(inner: FitJob, asked: Sequence[CaseSpec], said: Said) -> dict[float, float]:
     """The loss of the patients left out under every share."""
     slides, network, term = said
     criterion = inner.bound_task.build().criterion(*_known(inner.train))
-    targets, patients = _known(inner.val)
+    targets, patients = _known(asked)
     loss = criterion.held_out_loss({slide: targets[slide] for slide in slides}, patients)
     return {share: float(loss(share * network + term)) for share in SHARES}
 
