@@ -156,7 +156,7 @@ class RunChooser:
         return {"routing": read_routing(self.folder)[files.SEAL], "budget": self.budget}
 
     def keep(self, seen: Bag, below: NDArray[np.int64], total: int, depth: int) -> NDArray[np.bool_]:
-        predictor = _opened(self.folder, self.budget)
+        predictor = _opened(self.folder, self.budget, read_routing(self.folder)[files.SEAL])
         assert predictor.routing is not None
         if depth != predictor.routing.router.levels:
             raise InputError(f"slides of {depth} levels, but the router was made for {predictor.routing.router.levels}")
@@ -174,5 +174,7 @@ def chooser_of(run: str | Path, budget: float | None = None) -> RunChooser:
 
 
 @lru_cache(maxsize=2)
-def _opened(folder: Path, budget: float) -> Predictor:
+def _opened(folder: Path, budget: float, seal: str) -> Predictor:
+    """The run with its router; with another `seal`, of a run or a router made again, it is opened again."""
+    del seal
     return Predictor(folder, routed=True, budget=budget)

@@ -177,8 +177,7 @@ def test_seeds_of_one_comparison_do_not_call_each_other_earlier_settings(
     ("flags", "said"),
     [
         (["recipe", "--candidates", "base,bass"], "bass"),
-        (["learning", "--candidates", "base"], "not candidates"),
-        (["recipe", "--strengths", "weak"], "one strength"),
+        (["learning", "--candidates", "base"], "does not look at --candidates"),
     ],
 )
 def test_what_a_search_does_not_have_is_refused(flags: list[str], said: str) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from marble.benchmarks import routing_curves
@@ -49,17 +48,6 @@ def test_the_curve_and_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert CliRunner().invoke(assemble(), command).exit_code == 0  # goes on with what is there
     assert (tmp_path / "kept" / "routing.svg").read_bytes() == first
     assert runs == {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").rglob("run.json")}
-
-
-def test_weighted_auc_by_repeating_slides() -> None:
-    rng = np.random.default_rng(0)
-    score, positive = rng.integers(0, 6, 40).astype(float), rng.random(40) < 0.4  # with ties
-    counts = rng.integers(0, 4, (20, 40))
-    found = routing_curves.weighted_auc(score, positive, counts.astype(float))
-    for weights, area in zip(counts, found, strict=True):
-        again = np.repeat(np.arange(40), weights)
-        assert area == pytest.approx(roc_auc_score(positive[again], score[again]))
-    assert np.isnan(routing_curves.weighted_auc(score, positive, np.where(positive, 0.0, 1.0)[None]))[0]
 
 
 def test_the_difference_is_paired() -> None:

@@ -101,6 +101,13 @@ def test_a_file_of_the_wrong_kind_is_one_line(verb: str, tmp_path: Path) -> None
         (("extract", ".", "--store", "s", "--magnifications", "5", "--mpp", "2"), "and not both"),
         (("import", "--level", "ten", "--store", "s"), "ten"),
         (("bench", "modle"), "did you mean 'model'?"),
+        (("bench", "recipe", "--no-peers"), "`bench recipe` does not look at --no-peers"),
+        (("bench", "recipe", "--strengths", "weak"), "`bench recipe` does not look at --strengths"),
+        (("bench", "orders", "--seeds", "0"), "`bench orders` does not look at --seeds"),
+        (("bench", "model", "--data", "."), "`bench model` does not look at --data"),
+        (("bench", "train", "--out", "o"), "`bench train` does not look at --out"),
+        (("bench", "zoo", "--slide", "slide.svs"), "`bench zoo` does not look at --slide"),
+        (("bench", "mixers", "--signals", "survival"), "`bench mixers` does not look at --signals"),
     ],
 )
 def test_arguments_of_the_wrong_kind(

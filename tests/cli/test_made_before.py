@@ -109,6 +109,28 @@ def test_runs_of_other_splits_than_earlier_ones_are_listed_as_failed_although_th
     assert "Remove the runs of earlier settings (probe/0, " in ended.failed[-1]
 
 
+def test_runs_of_another_label_than_earlier_ones_are_not_put_beside_them(tmp_path: Path) -> None:
+    table, _ = write_cohort(tmp_path, "burden", patients=18)
+    assert marble("split", table, "--out", tmp_path / "splits", "--folds", 3).code == 0
+    files_of = 'split = { scheme = "files", files = "splits/kfold-3" }'
+    text = EXPERIMENT.replace('split = {{ scheme = "kfold", folds = {folds}, seed = {seed} }}', "{split}")
+
+    def run(model: str) -> Ended:
+        path = tmp_path / "tiny.toml"
+        path.write_text(text.format(split=files_of, decision="argmax", models=f'{{ name = "{model}" }}'))
+        return marble("run", path, "--out", tmp_path / "runs")
+
+    assert run("tiles").code == 0
+    other = {"negative": "positive", "positive": "negative"}
+    head, *rows = table.read_text().splitlines()
+    cells = [row.rsplit(",", 1) for row in rows]
+    table.write_text("\n".join([head, *(f"{name},{other[label]}" for name, label in cells)]) + "\n")
+    ended = run("probe")
+    assert ended.code == 1
+    assert "have other targets for the same patients" in ended.failed[-1]
+    assert "Remove the runs of earlier settings (tiles/0, tiles/1, tiles/2)" in ended.failed[-1]
+
+
 def test_runs_that_call_by_another_rule_are_not_put_beside_earlier_ones(tmp_path: Path) -> None:
     write_cohort(tmp_path, "burden", patients=18)
     assert _run(tmp_path, models='{ name = "tiles" }').code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,31 @@ def test_runs_that_are_done_are_not_replaced_by_runs_without_a_slide(folder: Pat
     elsewhere = marble("run", folder / "tiny.toml", "--out", folder / "others")
     assert elsewhere.code == 1, elsewhere.output
     assert len(list(csv.DictReader((folder / "others/tiny/report/table.csv").open()))) == 1
+
+
+def test_a_bag_of_a_test_slide_that_was_made_again_is_asked_again(folder: Path) -> None:
+    one = EXPERIMENT.replace("repeats = 2", "repeats = 1")
+    (folder / "tiny.toml").write_text(one)
+    assert marble("run", folder / "tiny.toml", "--out", folder / "runs").code == 0
+    run, store = folder / "runs" / "tiny" / "mean" / "0", BagStore(folder / "bags")
+    before = _test_rows(run)
+    weights = (run / "model.safetensors").read_bytes()
+    slide = min(before)
+    bag = store.load(slide)
+    store.save(bag.with_levels([replace(level, features=level.features + 3) for level in bag.levels]))
+    assert marble("run", folder / "tiny.toml", "--out", folder / "runs").code == 0
+    after = _test_rows(run)
+    assert {name for name in before if after[name] != before[name]} == {slide}
+    assert (run / "model.safetensors").read_bytes() == weights
+    done = (run / "run.json").stat().st_mtime_ns
+    assert marble("run", folder / "tiny.toml", "--out", folder / "runs").code == 0
+    assert (run / "run.json").stat().st_mtime_ns == done
+
+
+def _test_rows(run: Path) -> dict[str, dict[str, str]]:
+    """The stored predictions of test slides, by slide."""
+    rows = csv.DictReader((run / "predictions.csv").open())
+    return {row["slide_ids"]: row for row in rows if row["part"] == "test"}
 
 
 def test_slides_without_a_bag_are_said_before_training(folder: Path) -> None:

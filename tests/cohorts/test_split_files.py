@@ -233,3 +233,11 @@ def test_a_name_of_one_patient_and_of_anothers_slide_is_not_guessed(tmp_path: Pa
     told = tmp_path / "told.csv"
     told.write_text("case_id,slide_id,split\n0,1,train\n1,2,val\n2,0,test\n")
     assert parts(told, cohort) == [(split.train, split.val, split.test)]
+
+
+def test_of_two_splits_of_one_number_one_would_be_tested_on_patients_it_was_trained_on(tmp_path: Path) -> None:
+    for seed in (0, 5):
+        write_splits(holdout(COHORT, repeats=1, seed=seed), tmp_path / str(seed))
+    (tmp_path / "5" / "holdout" / "0.json").rename(tmp_path / "0" / "holdout" / "1.json")
+    with pytest.raises(SplitError, match=r"1\.json: split 0 is there twice, also as \S+0\.json\. Keep one of them"):
+        read_splits(tmp_path / "0" / "holdout", COHORT)

@@ -11,16 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 from typer.testing import CliRunner, Result
 
+from marble.bags.bag import Bag
 from marble.bags.store import BagStore
 from marble.cli import assemble
 from marble.compute import Inline
 from marble.errors import MarbleError
-from marble.prediction import Predictor
+from marble.models.routing import descendants
+from marble.prediction import Predictor, chooser_of
 from marble.slides.slide import Slide
 from marble.synthetic.slides import Planted, write_slide
-from marble.training.routing import FEW_CASES
+from marble.training.routing import FEW_CASES, calibrate
+from marble.training.run_folder import RunFolder
 from marble.viewer.app import create_app
 from marble.viewer.registry import build_registry, key_of
 from tests.cli.commands import marble
@@ -215,6 +220,31 @@ def test_extract_keeps_chosen_branches_in_a_folder_of_their_own(world: World, tm
     _ok("extract", world.slide(5), "--store", tmp_path, *LATTICE, "--route", world.run, "--budget", "0.5")
     assert len(list(tmp_path.rglob("store.json"))) == 2  # another choice, another folder
     assert _marble("verify", tmp_path).exit_code == 0
+
+
+def test_a_router_that_is_made_again_chooses_from_then_on(world: World, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(world.run, run)
+
+    def chosen_by_extraction() -> list[list[bool]]:
+        chooser = chooser_of(run, 0.25)
+        return [chooser.keep(*_coarsest(world.store.load(slide))).tolist() for slide in world.store.slide_ids()]
+
+    before = chosen_by_extraction()
+    calibrate(RunFolder.open(run), world.store, 0.05, (0.25,), seed=1)
+    routing = Predictor(run, routed=True, budget=0.25).routing
+    assert routing is not None
+    now = []
+    for slide in world.store.slide_ids():
+        seen, below, total, depth = _coarsest(world.store.load(slide))
+        now.append(routing.keep(seen, torch.from_numpy(below), total, depth).tolist())
+    assert now != before
+    assert chosen_by_extraction() == now
+
+
+def _coarsest(bag: Bag) -> tuple[Bag, NDArray[np.int64], int, int]:
+    """What extraction asks of a chooser after the coarsest level."""
+    return bag.with_levels(bag.levels[:1]), descendants(bag, 0).numpy(), len(bag.finest), bag.depth
 
 
 @pytest.mark.slow

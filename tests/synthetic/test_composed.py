@@ -94,3 +94,14 @@ def test_a_cohort_is_written_whole_and_once(tmp_path: Path) -> None:
     for name in (*split.train[:6], *split.test[:6]):
         inside = shares(BagStore(home / "bags").load(name))[2]
         assert inside == (1.0 if int(name[-3:]) % 2 else 0.0)
+
+
+def test_bags_of_other_tissue_are_made_again(tmp_path: Path) -> None:
+    store, labels = tissue(tmp_path)
+    home = write_composed(tmp_path / "c", store, labels, "cross-scale", "strong", seed=7)
+    other = {name: (patient, not marked) for name, (patient, marked) in labels.items()}
+    write_composed(tmp_path / "c", store, other, "cross-scale", "strong", seed=7)
+    fresh = write_composed(tmp_path / "fresh", store, other, "cross-scale", "strong", seed=7)
+    for name in ("train-000", "val-001", "test-002"):
+        bags = [(folder / "bags" / f"{name}.safetensors").read_bytes() for folder in (home, fresh)]
+        assert bags[0] == bags[1]

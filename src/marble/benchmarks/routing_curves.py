@@ -25,6 +25,7 @@ from marble.bags.bag import Bag
 from marble.benchmarks.routing_cohorts import Trained
 from marble.models.inference import infer
 from marble.models.routing import Scorer, Teacher, distil, oracle_scorer, random_scorer, routed
+from marble.tasks import weighted
 
 Floats = npt.NDArray[np.float64]
 BUDGETS = (0.05, 0.1, 0.25, 0.5, 1.0)
@@ -105,7 +106,7 @@ def points(curves: Sequence[Curve], seed: int = 0) -> list[dict[str, Any]]:
     for choice in CHOICES:
         for budget in curves[0].said[choice]:
             of_seed = np.stack(
-                [weighted_auc(np.array(one.said[choice][budget]), np.array(one.positive), w)
+                [weighted.auc(np.array(one.positive), np.array(one.said[choice][budget]), w)
                  for one, w in zip(curves, weights, strict=True)], axis=1,
             )  # (DRAWS + 1, seeds)  # fmt: skip
             areas[choice, budget] = _mean(np.take_along_axis(of_seed, picked, axis=1))
@@ -123,17 +124,6 @@ def points(curves: Sequence[Curve], seed: int = 0) -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-def weighted_auc(score: Floats, positive: npt.NDArray[np.bool_], weights: Floats) -> Floats:
-    """(draws,) area under the curve when slide i counts weights[draw, i] times; NaN where a class has no weight."""
-    above = score[positive][:, None] - score[~positive][None, :]  # (P, N)
-    wins = (above > 0) + 0.5 * (above == 0)
-    of_positive, of_negative = weights[:, positive], weights[:, ~positive]
-    total = of_positive.sum(axis=1) * of_negative.sum(axis=1)
-    won = ((of_positive @ wins) * of_negative).sum(axis=1)
-    area: Floats = np.divide(won, total, out=np.full(len(weights), np.nan), where=total > 0)
-    return area
 
 
 def _draws(one: Curve, rng: np.random.Generator) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,17 @@ from marble.cli.companions import workers_go_with_ray
 
 BENCHES = ("model", "mixers", "orders", "routing", "zoo", "train", "extract", "learning", "recipe", "device", "cluster")
 PEERS = ("torchmil",)
+#: which benchmarks hear what some of the flags say
+HEARD = {
+    "--slide": ("extract", "routing"),
+    "--data": ("learning", "recipe", "routing"),
+    "--out": ("learning", "recipe", "routing", "orders"),
+    "--signals": ("learning", "recipe"),
+    "--strengths": ("learning",),
+    "--candidates": ("recipe",),
+    "--seeds": ("learning", "recipe"),
+    "--no-peers": ("learning",),
+}
 
 
 def bench(
@@ -63,6 +75,14 @@ def bench(
     if against is not None and against not in PEERS:
         raise InputError(unknown_choice("peer", against, list(PEERS)), where="--against")
     workers_go_with_ray(ray, worker_cpus, worker_gpus)
+    _refuse_unheard(
+        what,
+        {
+            "--slide": slide is not None, "--data": bool(data), "--out": out is not None,
+            "--signals": signals is not None, "--strengths": strengths is not None,
+            "--candidates": candidates is not None, "--seeds": seeds is not None, "--no-peers": not peers,
+        },
+    )  # fmt: skip
     if json is not None:
         paths.output_file(json, "--json")
     if slide is not None:
@@ -86,6 +106,16 @@ def bench(
         what, options = "zoo_peers", {"against": against}
     keep_freed()  # as fits do
     import_module(f"marble.benchmarks.{what}").run(json_path=json, quick=quick, **options)
+
+
+def _refuse_unheard(what: str, given: Mapping[str, bool]) -> None:
+    """Refuse the flags that this benchmark would not look at."""
+    from marble.errors import InputError
+
+    for flag, was_given in given.items():
+        if was_given and what not in HEARD[flag]:
+            hint = f"It is for {', '.join(f'`bench {name}`' for name in HEARD[flag])}; leave it out"
+            raise InputError(f"`bench {what}` does not look at {flag}", hint=hint)
 
 
 def _cohorts(
@@ -120,13 +150,7 @@ def _cohorts(
         if not all(seed.strip().isdigit() for seed in seeds.split(",")):
             raise InputError(f"'{seeds}' are not whole numbers", where="--seeds", hint="Write them as 0,1,2")
         chosen["seeds"] = tuple(int(seed) for seed in seeds.split(","))
-    if what == "learning":
-        if candidates is not None:
-            raise InputError("`bench learning` has models, not candidates", where="--candidates", hint="Leave it out")
-        return {**chosen, "peers": peers}
-    if strengths is not None:
-        raise InputError(f"`bench {what}` has one strength", where="--strengths", hint="Leave it out")
-    return chosen
+    return chosen | ({"peers": peers} if what == "learning" else {})
 
 
 def _options(what: str, device: str, slide: Path | None, data: list[Path], out: Path | None) -> dict[str, object]:

@@ -82,6 +82,8 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
 
     The report itself never opens a model, so the pictures are made here and handed to it.
     """
+    from functools import cache
+
     from marble.bags.store import BagStore
     from marble.errors import MarbleError
     from marble.extract.source import find_slides, name_clashes
@@ -100,16 +102,17 @@ def case_pictures(results: Results, slides: Path | None, store: Path | None) -> 
     for path, reason in clashes.items():
         typer.echo(f"no picture of {path}: {reason}", err=True)
     bags = None if store is None else BagStore.find(store, like=_way_of_making_bags(results))
-    predictors: dict[Path, Predictor] = {}
+    opened_run = cache(Predictor)  # errors and extremes are of a few runs, and of each there are many cases
     made = {}
     with reading_elsewhere() as desk:
         for case in [*errors(results)[:SHOWN], *extremes(results)]:
             slide_id = case.slide_ids[0]
             file = files.get(slide_id)
+            if (case.job, slide_id) in made:  # an error may also be one of the extremes
+                continue
             try:
                 if bags is not None and slide_id in bags:
-                    predictor = predictors.setdefault(case.folder, Predictor(case.folder))
-                    drawn = small_heatmap(predictor, bags.load(slide_id), file, PICTURE_PX, desk=desk)
+                    drawn = small_heatmap(opened_run(case.folder), bags.load(slide_id), file, PICTURE_PX, desk=desk)
                     made[case.job, slide_id] = CasePicture(drawn, is_map=True)
                 elif file is not None:
                     with Slide.open(file, desk=desk) as opened:

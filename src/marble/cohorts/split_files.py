@@ -90,8 +90,12 @@ def read_splits(
         val_as_test: the file's validation part is the test part, for k-folds that have none.
         drop_unknown: leave out names that the cohort does not have.
     """
-    found = []
+    found: list[Split] = []
+    source_of: dict[int, str] = {}  # runs and held-out patients are kept by this number
     for file in load_split_files(path):
+        if (other := source_of.setdefault(file.number, file.source)) != file.source:
+            hint = "Keep one of them, or make all splits of a folder by one `marble split --repeats`"
+            raise SplitError(f"split {file.number} is there twice, also as {other}", where=file.source, hint=hint)
         split = _by_patient(file, cohort, drop_unknown)
         if val_as_test:
             if split.test:

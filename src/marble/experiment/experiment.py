@@ -164,11 +164,10 @@ class Experiment:
             if not parts[part]:
                 hint = f"Look at the store with `marble verify {stock.store.root}`" if stock.damaged else None
                 raise RunError(f"no {part} patient has a bag", where=f"{self.name}, repeat {split.repeat}", hint=hint)
-        test = files.publish_json(
-            out / self.name / "held-out" / f"{split.repeat}.json",
-            HeldOut(cases=tuple(parts["test"])).model_dump(mode="json"),
-        )
-        bags = _bags_hash(stock.store, parts)
+        held_out = HeldOut(cases=tuple(parts["test"]), bags_sha256=_bags_hash(stock.store, parts["test"]))
+        test = out / self.name / "held-out" / f"{split.repeat}.json"
+        files.publish_json(test, held_out.model_dump(mode="json"))
+        bags = _bags_hash(stock.store, [*parts["train"], *parts["val"]])
         planned = []
         # as JSON has it, without tuples: a planned run is compared with the record of a finished one
         sites = json.loads(canonical_json(asdict(site_report(cohort, split)))) if parts["test"] else {}
@@ -311,9 +310,9 @@ def _cases(cohort: Cohort, patients: set[str], have: set[str]) -> list[CaseSpec]
     return cases
 
 
-def _bags_hash(store: BagStore, parts: dict[str, list[CaseSpec]]) -> str:
-    """One hash over all bags that training reads."""
-    slides = sorted(slide for part in ("train", "val") for case in parts[part] for slide in case.slides)
+def _bags_hash(store: BagStore, cases: Sequence[CaseSpec]) -> str:
+    """One hash over all bags of these cases."""
+    slides = sorted(slide for case in cases for slide in case.slides)
     return files.sha256_bytes(canonical_json([store.record(slide).bag_sha256 for slide in slides]))
 
 

@@ -253,13 +253,20 @@ def _finished_by_all(
 
 
 def _require_same_splits(models: Sequence[ModelResults], root: str | Path) -> None:
-    """A table compares only runs on the same patients."""
-    wanted = [(repeat.number, repeat.test.patients) for repeat in models[0].repeats]
+    """A table compares only runs on the same patients, and on one truth: paired tests take it from either model."""
+    first = models[0]
     for model in models[1:]:
-        have = [(repeat.number, repeat.test.patients) for repeat in model.repeats]
-        if have != wanted:
-            what = f"'{model.key}' and '{models[0].key}' were not tested on the same patients in the same repeats"
+        if _tested(model) != _tested(first):
+            what = f"'{model.key}' and '{first.key}' were not tested on the same patients in the same repeats"
             raise RunError(what, where=root, hint=_unmixed(models))
+        if [repeat.test.targets for repeat in model.repeats] != [repeat.test.targets for repeat in first.repeats]:
+            what = f"runs of '{model.key}' and '{first.key}' have other targets for the same patients"
+            raise RunError(what, where=root, hint=_unmixed(models))
+
+
+def _tested(model: ModelResults) -> list[tuple[int, tuple[str, ...]]]:
+    """Whose predictions each repeat of a model is judged by."""
+    return [(repeat.number, repeat.test.patients) for repeat in model.repeats]
 
 
 def _require_one_question(models: Sequence[ModelResults], root: str | Path) -> None:

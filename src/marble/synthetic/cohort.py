@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -11,6 +14,7 @@ from marble import files
 from marble.bags.augment import generator
 from marble.bags.bag import Bag
 from marble.bags.store import BagStore
+from marble.specs import canonical_json
 from marble.synthetic.bags import BagRecipe, make_bag, make_burden_bag, make_focal_bag
 from marble.synthetic.neighbours import make_neighbour_bag
 from marble.synthetic.three_scales import make_three_scale_bag
@@ -28,7 +32,7 @@ def write_cohort(
     seed: int = 0,
     two_slides: float = 0.2,
 ) -> tuple[Path, BagStore]:
-    """Write `folder/cohort.csv` and `folder/bags/`; return both. What is already there and whole is kept.
+    """Write `folder/cohort.csv` and `folder/bags/`; return both. A bag that is there and made in this way is kept.
 
     Args:
         folder: where to write.
@@ -52,11 +56,18 @@ def write_cohort(
         for number in range(slides):
             slide_id = f"{case_id}-S{number}"
             rows.append(f"{case_id},{slide_id},{target}")
-            if slide_id not in store:
-                store.save(_bag(slide_id, kind, severity, recipe, seed))
+            made_of = {"kind": kind, "severity": severity, "recipe": asdict(recipe), "seed": seed}
+            keep_or_make(store, slide_id, made_of, partial(_bag, slide_id, kind, severity, recipe, seed))
     table = root / "cohort.csv"
     files.publish(table, "\n".join(rows) + "\n")
     return table, store
+
+
+def keep_or_make(store: BagStore, slide_id: str, made_of: object, make: Callable[[], Bag]) -> None:
+    """Make a bag and save it, unless the one that is there was made of the same: else its label would be another's."""
+    known = files.sha256_bytes(canonical_json(made_of))
+    if slide_id not in store or store.record(slide_id).details.get("made_of") != known:
+        store.save(make(), {"made_of": known})
 
 
 def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: int) -> Bag:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -31,7 +32,8 @@ from marble.bags.store import BagStore
 from marble.cohorts.split_files import write_splits
 from marble.cohorts.splits import Split
 from marble.errors import InputError
-from marble.synthetic.cohort import survival_outcome
+from marble.specs import canonical_json
+from marble.synthetic.cohort import keep_or_make, survival_outcome
 
 Signal = Literal["cross-scale", "fine-only", "coarse-only", "survival", "neighbourhood"]
 Strength = Literal["weak", "middle", "strong"]
@@ -129,13 +131,15 @@ def write_composed(
     seed: int,
     train_bags: int | None = None,
 ) -> Path:
-    """Write `cohort.csv`, `bags/` and `splits/` into `folder`; return it. Bags that are there and whole are kept.
+    """Write `cohort.csv`, `bags/` and `splits/` into `folder`; return it. A bag of the same tissue is kept.
 
     With `train_bags`, so many are there to train on, and a sixth as many to validate.
     """
     root = Path(folder)
     sizes = PARTS if train_bags is None else PARTS | {"train": train_bags, "val": train_bags // 6}
     tiles = take_apart(store, tissue, seed)
+    taken = [[slide, *tissue[slide], store.record(slide).bag_sha256] for slide in sorted(tissue)]
+    made_of = files.sha256_bytes(canonical_json(taken))
     bags = BagStore(root / "bags")
     rows = ["case_id,slide_id," + ("time,event" if signal == "survival" else "label")]
     parts: dict[str, list[str]] = {part: [] for part in sizes}
@@ -147,8 +151,8 @@ def write_composed(
             target = survival_outcome(severity, rng) if signal == "survival" else ("negative", "positive")[index % 2]
             rows.append(f"{name},{name},{target}")
             parts[part].append(name)
-            if name not in bags:
-                bags.save(compose(name, signal, severity, EFFECT[signal][strength], tiles[part], seed))
+            asked = (name, signal, severity, EFFECT[signal][strength])
+            keep_or_make(bags, name, [*asked, seed, made_of], partial(compose, *asked, tiles[part], seed))
     files.publish(root / "cohort.csv", "\n".join(rows) + "\n")
     split = Split(**{part: tuple(names) for part, names in parts.items()}, scheme="composed", repeat=seed, seed=seed)
     write_splits([split], root / "splits")

@@ -26,9 +26,15 @@ from marble.version import VERSION
 
 
 class HeldOut(Spec):
-    """The held-out patients, in a file of their own that only the evaluation opens."""
+    """The held-out patients, in a file of their own that only the evaluation opens.
+
+    Args:
+        cases: who they are.
+        bags_sha256: over their bags: a run whose test slides were extracted again is evaluated again.
+    """
 
     cases: tuple[CaseSpec, ...]
+    bags_sha256: str = ""
 
 
 class PlannedRun(Spec):

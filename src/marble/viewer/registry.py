@@ -26,7 +26,7 @@ from marble.targets import Target
 from marble.tasks.base import Task
 from marble.training.job import TaskSpec
 from marble.training.membership import Members
-from marble.training.results import find_runs, read_cases, read_run
+from marble.training.results import find_runs, read_run
 from marble.training.run_folder import RunFolder
 from marble.viewer.stored import StoredPrediction, stored_predictions
 
@@ -216,7 +216,8 @@ def build_registry(
     trusted = _trusted(folders, left_out)
     experiments, runs = _runs(trusted)
     files = _files(slides, pseudonyms)
-    truths, cases = _truths(trusted), _cases(trusted)
+    cases = _cases(trusted)
+    truths = _truths(trusted, cases)
     bags: dict[str, list[StoredBag]] = {}
     for one in stores:
         key = key_of("bag", one.root)
@@ -285,15 +286,14 @@ def _apart(name: str, folders: list[Path], stored: Mapping[Path, _Stored]) -> li
     return [(name if told[home] in (".", name) else f"{name} ({told[home]})", mine) for home, mine in homes.items()]
 
 
-def _truths(stored: Mapping[Path, _Stored]) -> dict[str, tuple[str, str, str, Target | None]]:
-    """(case, truth in words, what that is called, truth) by slide id, as the runs' predictions tell it."""
+def _truths(stored: Mapping[Path, _Stored], cases: Mapping[str, str]) -> dict[str, tuple[str, str, str, Target | None]]:
+    """(case, truth in words, what that is called, truth) by slide id, as the first run that tells it has it."""
     found: dict[str, tuple[str, str, str, Target | None]] = {}
-    for folder, (record, _) in stored.items():
+    for folder, (record, said) in stored.items():
         task, unit = TaskSpec.parse(record["task"], where=folder).build(), str(record["about"].get("unit", ""))
-        for case in read_cases(folder, task):
-            known = case.case_id, task.target_text(case.target, unit), task.truth_name, case.target
-            for slide_id in case.slide_ids:
-                found.setdefault(slide_id, known)
+        for slide_id, one in said.items():
+            text = task.target_text(one.target, unit)
+            found.setdefault(slide_id, (cases.get(slide_id, ""), text, task.truth_name, one.target))
     return found
 
 
