@@ -23,6 +23,7 @@ from marble.models.base import BagModel
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
 from marble.models.routing import check_budget
+from marble.surroundings import plain_torch
 from marble.tasks.base import Decision
 from marble.threads import torch_threads
 from marble.training.membership import Membership
@@ -71,6 +72,7 @@ class Predictor:
         budget: share of the fine tiles that it may choose; by default the one sealed into the run.
     """
 
+    @plain_torch()
     def __init__(
         self, run: str | Path | RunFolder, *, device: str = "cpu", routed: bool = False, budget: float | None = None
     ) -> None:
@@ -86,6 +88,7 @@ class Predictor:
         if routed or (budget is not None and budget < 1):  # the whole of a slide needs no router
             self.routing = Routing.open(self.run, self.model, budget)
 
+    @plain_torch()
     def looked_at(self, bag: Bag) -> Bag:
         """What of a bag is looked at: the branches that the run's router chooses, or all of it."""
         self._refuse_other_encoder(bag)
@@ -94,6 +97,7 @@ class Predictor:
         with torch_threads(self.threads):
             return self.routing.prune(bag)
 
+    @plain_torch()
     def answer(self, bag: Bag, seen: Bag | None = None) -> Answer:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in.
 
