@@ -203,6 +203,8 @@ class Run:
         """The maps of one bag as a figure, a panel per level."""
         from matplotlib.figure import Figure
 
+        if not isinstance(max_px, int) or not 64 <= max_px <= 8192:
+            raise InputError(f"max_px is a whole number from 64 to 8192, got {max_px!r}")
         bag = self._one_bag(source)
         explained = explain(self.predictor, bag, mode, target)
         size = bag.l0_size_px

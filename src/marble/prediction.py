@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from marble import files
 from marble.bags.bag import Bag
 from marble.errors import BagError, InputError
-from marble.models.base import BagModel
+from marble.models.base import BagModel, BagOrTokens, bag_of
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
 from marble.models.routing import check_budget
@@ -89,8 +89,9 @@ class Predictor:
             self.routing = Routing.open(self.run, self.model, budget)
 
     @plain_torch()
-    def looked_at(self, bag: Bag) -> Bag:
+    def looked_at(self, bag: BagOrTokens) -> Bag:
         """What of a bag is looked at: the branches that the run's router chooses, or all of it."""
+        bag = bag_of(bag)
         self._refuse_other_encoder(bag)
         if self.routing is None:
             return bag
@@ -98,11 +99,12 @@ class Predictor:
             return self.routing.prune(bag)
 
     @plain_torch()
-    def answer(self, bag: Bag, seen: Bag | None = None) -> Answer:
+    def answer(self, bag: BagOrTokens, seen: Bag | None = None) -> Answer:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in.
 
         `seen` is what of it is looked at, where that was chosen by another run's router.
         """
+        bag = bag_of(bag)
         self._refuse_other_encoder(bag)
         seen = self.looked_at(bag) if seen is None else seen
         with torch_threads(self.threads):

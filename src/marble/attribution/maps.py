@@ -63,7 +63,10 @@ def explain(
     if mode not in MODES:
         raise InputError(unknown_choice("mode", mode, list(MODES)))
     predictor, bag = _predictor(run), bag_of(bag)
+    if isinstance(level, bool) or not isinstance(level, int):
+        raise InputError(f"a level is a whole number, 0 the coarsest, got {level!r}")
     if target is not None:
+        target = str(target)  # a class that is a number in a notebook
         score_of(predictor.task, target)  # there is such a class, or it says so, whatever the mode
     answer = predictor.answer(bag)
     if mode == "attention":

@@ -91,6 +91,9 @@ class Bag:
         checked: bool = False,
     ) -> None:
         object.__setattr__(self, "slide_id", slide_id)
+        if isinstance(levels, Level) or not all(isinstance(level, Level) for level in levels):
+            hint = "Give [Level(features, cells), ...], coarsest first; `Bag.of_tokens` takes tokens without places"
+            raise BagError("the levels of a bag are a list of `Level`", where=slide_id, hint=hint)
         object.__setattr__(self, "levels", tuple(levels))
         object.__setattr__(self, "provenance", provenance or Provenance())
         object.__setattr__(self, "checked", True)
