@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,10 +26,12 @@ from marble.attribution.maps import Explanation, explain
 from marble.bags.bag import Bag
 from marble.devices import choose
 from marble.errors import InputError
-from marble.experiment.direct import Bags, as_bag, collect, plan_fit
+from marble.experiment.direct import Bags, as_bag, collect, plan_fit, thread_count
 from marble.heatmaps.overlay import Words, blank, draw_heatmap
 from marble.prediction import Answer, Predictor
 from marble.preparing import SlideOptions, bags_of
+from marble.surroundings import plain_torch
+from marble.threads import torch_threads
 from marble.training.run import execute
 
 if TYPE_CHECKING:
@@ -72,21 +75,21 @@ def fit(
         device: where it is trained, and the run then computes: auto, cpu, cuda, cuda:N or mps.
         options: the model's own (`drop_rate=0.1`) and those of the training (`epochs=20`, `recipe="small"`).
     """
-    there = str(choose(device))
     scratch: _Scratch | None = None
-    if folder is None:
-        scratch = _Scratch()
-        folder = scratch.folder
-    root = Path(folder)
     try:
-        given = collect(bags, targets, root, task, groups)
-        planned = plan_fit(
-            given, root, model=model, validation=validation, test=test, seed=seed, threads=threads,
-            allow_leaks=allow_leaks, options=options,
-        )  # fmt: skip
-        with _torch_as_it_was():
+        with _one_at_a_time(), _torch_as_it_was(thread_count(threads)):
+            there = str(choose(device))
+            if folder is None:
+                scratch = _Scratch()
+                folder = scratch.folder
+            root = Path(folder)
+            given = collect(bags, targets, root, task, groups)
+            planned = plan_fit(
+                given, root, model=model, validation=validation, test=test, seed=seed, threads=threads,
+                allow_leaks=allow_leaks, options=options,
+            )  # fmt: skip
             execute(planned.model_copy(update={"device": there}))
-        run = Run(planned.folder, there)
+            run = Run(planned.folder, there)
     except BaseException:
         if scratch is not None:
             scratch.remove()
@@ -116,15 +119,33 @@ def _remove(folder: Path, owner: int) -> None:
 
 
 @contextmanager
-def _torch_as_it_was() -> Iterator[None]:
-    """Whatever is set inside is set back: threads, determinism, the state of the random numbers."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+def _one_at_a_time() -> Iterator[None]:
+    """Fits in threads of one program wait for each other: torch's random numbers and its settings are there once."""
+    with _FITTING[0]:
+        yield
+
+
+_FITTING = [threading.RLock()]
+
+
+def _forget_other_threads() -> None:
+    """A forked child has none of its parent's threads, and so none that could end the fit it waits for."""
+    _FITTING[0] = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_other_threads)
+
+
+@contextmanager
+def _torch_as_it_was(threads: int | None = None) -> Iterator[None]:
+    """Inside, torch is plain and sums with so many threads; whatever is set there is set back, random numbers too."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    with torch.random.fork_rng(devices=[]):
+    with plain_torch(), torch_threads(threads or torch.get_num_threads()), torch.random.fork_rng(devices=[]):
         try:
             yield
         finally:
-            torch.set_num_threads(threads)
             torch.use_deterministic_algorithms(deterministic, warn_only=warns_only)
 
 
@@ -152,6 +173,7 @@ class Run:
         """The metrics of the chosen epoch on the validation patients."""
         return dict(self.record["fit"]["val"])
 
+    @plain_torch()
     def predict(self, source: Any, options: SlideOptions | None = None) -> Any:
         """An `Answer` for a bag, an array (N, D) or a slide file; a list of answers for several, or for a store."""
         answers = [self.predictor.answer(bag) for bag in self._bags(source, options)]
@@ -170,15 +192,19 @@ class Run:
         """
         return _columns(self.explain(source))
 
+    @plain_torch()
     def explain(self, source: Any, mode: str = "attention", target: str | None = None, level: int = 0) -> Explanation:
         """Maps of attention, gradient or occlusion; see `marble.explain`."""
         bag = self._one_bag(source)
         return explain(self.predictor, bag, mode, target, level=level)
 
+    @plain_torch()
     def plot(self, source: Any, mode: str = "attention", target: str | None = None, max_px: int = 1200) -> Figure:
         """The maps of one bag as a figure, a panel per level."""
         from matplotlib.figure import Figure
 
+        if not isinstance(max_px, int) or not 64 <= max_px <= 8192:
+            raise InputError(f"max_px is a whole number from 64 to 8192, got {max_px!r}")
         bag = self._one_bag(source)
         explained = explain(self.predictor, bag, mode, target)
         size = bag.l0_size_px

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from marble import files
 from marble.bags.bag import Bag
 from marble.errors import BagError, InputError
-from marble.models.base import BagModel
+from marble.models.base import BagModel, BagOrTokens, bag_of
 from marble.models.inference import Prediction, infer
 from marble.models.inference import infer as predict
 from marble.models.routing import check_budget
+from marble.surroundings import plain_torch
 from marble.tasks.base import Decision
 from marble.threads import torch_threads
 from marble.training.membership import Membership
@@ -71,6 +72,7 @@ class Predictor:
         budget: share of the fine tiles that it may choose; by default the one sealed into the run.
     """
 
+    @plain_torch()
     def __init__(
         self, run: str | Path | RunFolder, *, device: str = "cpu", routed: bool = False, budget: float | None = None
     ) -> None:
@@ -86,19 +88,23 @@ class Predictor:
         if routed or (budget is not None and budget < 1):  # the whole of a slide needs no router
             self.routing = Routing.open(self.run, self.model, budget)
 
-    def looked_at(self, bag: Bag) -> Bag:
+    @plain_torch()
+    def looked_at(self, bag: BagOrTokens) -> Bag:
         """What of a bag is looked at: the branches that the run's router chooses, or all of it."""
+        bag = bag_of(bag)
         self._refuse_other_encoder(bag)
         if self.routing is None:
             return bag
         with torch_threads(self.threads):
             return self.routing.prune(bag)
 
-    def answer(self, bag: Bag, seen: Bag | None = None) -> Answer:
+    @plain_torch()
+    def answer(self, bag: BagOrTokens, seen: Bag | None = None) -> Answer:
         """Predict; the same bag gives bitwise the same answer, whatever order it is stored in.
 
         `seen` is what of it is looked at, where that was chosen by another run's router.
         """
+        bag = bag_of(bag)
         self._refuse_other_encoder(bag)
         seen = self.looked_at(bag) if seen is None else seen
         with torch_threads(self.threads):

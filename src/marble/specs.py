@@ -64,6 +64,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SpecError("no such file", where=path) from None
+    except IsADirectoryError:
+        raise SpecError("a folder, where a file (TOML) is needed", where=path) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecError(f"not valid TOML: {error}", where=path) from None
 

@@ -281,7 +281,7 @@ def test_targets_groups_and_bags_of_torch_and_pandas(tmp_path: Path) -> None:
     [
         ({"bags": {0: torch.zeros(2, 6), 1: torch.zeros(2, 6)}}, "bags: slide ids are text, got 0"),
         ({"bags": 3}, "bags are a store, its folder or a list, got int"),
-        ({"bags": [[["a"]]], "targets": ["x"]}, "bag-00000: list is no array (N, D) of numbers"),
+        ({"bags": [[["a"]]], "targets": ["x"]}, "bag-00000: tokens must be an array of numbers, got list"),
         ({"targets": pandas.DataFrame({"a": range(24), "b": 1})}, "targets is a table of 2 columns"),
         ({"targets": pandas.DataFrame({"a": range(24)})}, "targets is a table of 1 column. Give one column"),
         ({"targets": np.arange(24)[:, None] % 2}, "targets is a table of 1 column. Give one column"),
@@ -295,7 +295,7 @@ def test_targets_groups_and_bags_of_torch_and_pandas(tmp_path: Path) -> None:
         ({"test": [f"s{k:02d}" for k in range(23)]}, "1 patients are too few to learn on"),
         ({"seed": -1}, "field 'split.seed': Input should be greater than or equal to 0 (got -1)"),
         ({"seed": 2**64}, "field 'split.seed': Input should be less"),
-        ({"threads": 0}, "threads are a whole number from 1 on, got 0"),
+        ({"threads": 0}, "threads are a whole number from 1 to 1024, got 0"),
         ({"validation": "0.2"}, "validation is a share between 0 and 1, got '0.2'"),
     ],
 )

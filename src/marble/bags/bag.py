@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from marble.bags.numbers import tensor_of
 from marble.bags.provenance import MADE_UP_CELLS, Provenance
 from marble.cells import MAX_RATIO, cell_boxes
 from marble.devices import to_device
@@ -44,10 +45,12 @@ class Level:
     ratio: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "features", _tensor(self.features, "features"))
-        object.__setattr__(self, "cells", _whole_numbers(_tensor(self.cells, "cells"), "cells").to(torch.int32))
+        object.__setattr__(self, "features", tensor_of(self.features, "features"))
+        object.__setattr__(self, "cells", _whole_numbers(tensor_of(self.cells, "cells"), "cells").to(torch.int32))
         if self.parent is not None:
-            object.__setattr__(self, "parent", _whole_numbers(_tensor(self.parent, "parent"), "parent").to(torch.int64))
+            object.__setattr__(
+                self, "parent", _whole_numbers(tensor_of(self.parent, "parent"), "parent").to(torch.int64)
+            )
         if self.ratio is not None and (type(self.ratio) is not int or not 1 <= self.ratio <= MAX_RATIO):
             raise BagError(f"ratio must be a whole number in 1 to {MAX_RATIO}, got {self.ratio!r}")
 
@@ -88,6 +91,9 @@ class Bag:
         checked: bool = False,
     ) -> None:
         object.__setattr__(self, "slide_id", slide_id)
+        if isinstance(levels, Level) or not all(isinstance(level, Level) for level in levels):
+            hint = "Give [Level(features, cells), ...], coarsest first; `Bag.of_tokens` takes tokens without places"
+            raise BagError("the levels of a bag are a list of `Level`", where=slide_id, hint=hint)
         object.__setattr__(self, "levels", tuple(levels))
         object.__setattr__(self, "provenance", provenance or Provenance())
         object.__setattr__(self, "checked", True)
@@ -97,7 +103,7 @@ class Bag:
     @staticmethod
     def of_tokens(tokens: Tensor | npt.NDArray[Any], slide_id: str = "tokens") -> Bag:
         """A bag of one level from tokens (N, D) whose places nobody knows; their order stands in for them."""
-        tokens = _tensor(tokens, "tokens")
+        tokens = tensor_of(tokens, "tokens")
         if tokens.ndim != 2 or len(tokens) == 0:
             raise BagError(f"tokens must be (N, D) with N > 0, got {tuple(tokens.shape)}", where=slide_id)
         column = torch.arange(len(tokens))
@@ -193,13 +199,6 @@ class Bag:
     def __repr__(self) -> str:
         shape = ", ".join(f"{len(level)}x{level.dim}" for level in self.levels)
         return f"Bag({self.slide_id!r}, [{shape}])"
-
-
-def _tensor(value: Any, name: str) -> Tensor:
-    try:
-        return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    except (TypeError, ValueError):  # None, text, rows of several lengths
-        raise BagError(f"{name} must be an array of numbers, got {type(value).__name__}") from None
 
 
 def _whole_numbers(values: Tensor, name: str) -> Tensor:

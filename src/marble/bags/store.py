@@ -80,6 +80,10 @@ class BagStore:
 
     def save(self, bag: Bag, details: Mapping[str, Any] | None = None, stage: str = "extract") -> BagRecord:
         """Publish the bag, then its record. Refuses a bag made in another way than those already here."""
+        if not isinstance(bag, Bag):
+            raise InputError(
+                f"bags are saved, got {type(bag).__name__}", hint="Make a `Bag`, or `Bag.of_tokens`, of it"
+            )
         self._join(bag)
         data = bag_bytes(bag)
         record = BagRecord(

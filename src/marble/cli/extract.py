@@ -13,6 +13,7 @@ from marble.cli import slide_options as slides
 from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, cluster
 from marble.cli.companions import workers_go_with_ray
 from marble.cli.pseudonym_options import Pseudonyms, one_kind_of_ids, unnamed_sources, written
+from marble.compute.limits import MAX_THREADS
 from marble.errors import InputError
 from marble.identifiers import printable
 from marble.storage import PLACE, location, named
@@ -52,7 +53,10 @@ def extract(
     worker_cpus: WorkerCpus = 1,
     worker_gpus: WorkerGpus = 0,
     threads: Annotated[
-        int, typer.Option(help="Threads of each worker; 0: cores / workers, --worker-cpus on a cluster.", min=0)
+        int,
+        typer.Option(
+            help="Threads of each worker; 0: cores / workers, --worker-cpus on a cluster.", min=0, max=MAX_THREADS
+        ),
     ] = 0,
     timeout: Annotated[float | None, typer.Option(help="Give up on a slide after this many seconds.", min=0)] = None,
     stall: Annotated[float, typer.Option(help="... or after so many seconds without a tile; 0: never.", min=0)] = 900,

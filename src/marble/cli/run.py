@@ -12,6 +12,7 @@ from marble.cli.cluster_options import Ray, WorkerCpus, WorkerGpus, Workers, sid
 from marble.cli.companions import workers_go_with_ray
 from marble.cli.report import write_and_show
 from marble.cli.run_options import Device
+from marble.compute.limits import MAX_THREADS
 from marble.storage import PLACE, location, pull
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ def run(
         "runs"
     ),
     workers: Workers = None,
-    threads: Annotated[int, typer.Option(help="BLAS threads of each worker; part of the result.", min=1)] = 1,
+    threads: Annotated[
+        int, typer.Option(help="BLAS threads of each worker; part of the result.", min=1, max=MAX_THREADS)
+    ] = 1,
     device: Device = "auto",
     allow_drift: Annotated[bool, typer.Option(help="Resume runs that another version started; stamped.")] = False,
     ray: Ray = None,

@@ -53,6 +53,9 @@ def read_cohort(
         name: how the cohort is called; default: the file's name.
         choices: fields of the spec, as `label="KRAS"`; they go before it.
     """
+    if not isinstance(path, str | Path):
+        hint = "Write it with to_csv(FILE, index=False) and give the file; `marble.fit` takes columns as they are"
+        raise TableError(f"a table is read from a file, got {type(path).__name__}", hint=hint)
     spec = replace(spec or TableSpec(), **choices)
     _check_choices(spec, str(path))
     table = read_table(path)

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 
 GIB = 1 << 30
+MAX_THREADS = 1024  # of one process; with absurdly many the library of threads ends the program
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 
 from marble.bags.bag import Bag
+from marble.bags.numbers import tensor_of
 from marble.bags.store import BagStore
 from marble.cohorts.assemble import sorted_classes
 from marble.cohorts.cohort import Case, Cohort
 from marble.cohorts.fields import class_key
 from marble.cohorts.splits import Split, with_validation
-from marble.errors import InputError
+from marble.compute.limits import MAX_THREADS
+from marble.errors import BagError, InputError
 from marble.experiment.experiment import Experiment
 from marble.experiment.leaks import leaks_between_parts
 from marble.experiment.spec import ExperimentSpec, TrainSpec
@@ -32,6 +34,7 @@ from marble.training.run import PlannedRun
 #: bags as users have them: a store or its folder, bags, or arrays (N, D) of one level
 Bags: TypeAlias = "BagStore | str | Path | Sequence[Any] | Mapping[str, Any]"
 
+_ONE_HOT = {(0.0, True), (1.0, False)}  # rows 0 1 and 1 0, read as (time, event)
 _GAPS_AS_TEXT = frozenset({"nan", "None", "NaT", "<NA>"})  # what `.astype(str)` makes of what is missing
 
 
@@ -50,9 +53,9 @@ def as_bag(features: Any, slide_id: str) -> Bag:
     if isinstance(features, Bag):
         return features
     try:  # numpy reads tables of pandas and lists of lists
-        tokens = features.detach() if isinstance(features, torch.Tensor) else torch.as_tensor(np.asarray(features))
-    except (TypeError, ValueError):
-        raise InputError(f"{type(features).__name__} is no array (N, D) of numbers", where=slide_id) from None
+        tokens = tensor_of(features, "tokens").detach()
+    except BagError as error:
+        raise BagError(error.what, where=slide_id, hint=error.hint) from None
     if tokens.dtype.is_complex:
         raise InputError("complex numbers are no features", where=slide_id)
     # numpy and pandas make float64 of whatever is not said to be less
@@ -68,10 +71,20 @@ def collect(bags: Bags, targets: Any, folder: Path, task: str | None, groups: An
     of_bag = {slide: _target(value, slide, wanted) for slide, value in _aligned("targets", targets, ids).items()}
     patients = {} if groups is None else _patients(_aligned("groups", groups, ids))
     kind = _kind(of_bag.values())
+    if task is None and {(one.time, one.event) for one in of_bag.values() if isinstance(one, SurvivalTime)} == _ONE_HOT:
+        hint = 'Give each bag its class, as targets.argmax(1); or say task="survival"'
+        raise InputError("targets look like two classes as columns of 0 and 1 (one-hot)", hint=hint)
     _one_spelling("class", {slide: target for slide, target in of_bag.items() if isinstance(target, str)}, class_key)
     if wanted not in (None, kind):
         raise InputError(f"the targets are for {kind}, task is '{task}'")
     return Given(store, of_bag, {slide: patients.get(slide, slide) for slide in ids}, task or kind)
+
+
+def thread_count(asked: Any) -> int:
+    """How many threads a fit sums with."""
+    if isinstance(asked, bool) or not isinstance(asked, int | np.integer) or not 1 <= asked <= MAX_THREADS:
+        raise InputError(f"threads are a whole number from 1 to {MAX_THREADS}, got {asked!r}")
+    return int(asked)
 
 
 def plan_fit(
@@ -88,12 +101,10 @@ def plan_fit(
 ) -> PlannedRun:
     """One planned run. `options` are the model's own and keys of `train`; an unknown one is refused by name."""
     cohort = _cohort(given)
-    if isinstance(threads, bool) or not isinstance(threads, int | np.integer) or threads < 1:
-        raise InputError(f"threads are a whole number from 1 on, got {threads!r}")
     if isinstance(validation, bool) or not isinstance(validation, int | float | np.number):
         raise InputError(f"validation is a share between 0 and 1, got {validation!r}")
-    if isinstance(test, str):
-        raise InputError(f"`test` is a list of patients, got '{test}'", hint="Put one patient into a list too")
+    if isinstance(test, str) or not isinstance(test, Iterable):
+        raise InputError(f"`test` is a list of patients, got {test!r}", hint="Put one patient into a list too")
     held_out = {_patient(_without_torch(patient), "test") for patient in test}
     strangers = sorted(held_out - {case.case_id for case in cohort.cases})
     if strangers:

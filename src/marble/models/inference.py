@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from marble.bags.augment import canonical, generator, random_orders, reorder
 from marble.bags.bag import Bag
@@ -47,8 +47,11 @@ def infer(model: BagModel, bag: BagOrTokens, orders: int = ORDERS) -> Prediction
 
     The bag is moved to where the model is, and its orders are dealt there; the answer is on the CPU.
     """
-    if orders < 1:
-        raise InputError(f"orders must be at least 1, got {orders}")
+    if not isinstance(model, nn.Module):
+        hint = "Ask a run by its `predict`; a model is what `marble.build` returns"
+        raise InputError(f"a model predicts, got {type(model).__name__}", hint=hint)
+    if not isinstance(orders, int) or orders < 1:
+        raise InputError(f"orders must be at least 1, got {orders!r}")
     bag = bag_of(bag)
     was_training = model.training
     model.eval()

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from marble.compute.limits import MAX_THREADS
 from marble.models import Recipe
 from marble.specs import Spec
 from marble.targets import SurvivalTime, Target
@@ -108,7 +109,7 @@ class FitJob(Spec):
     orders: int = Field(default=8, ge=1)
     val_orders: int = Field(default=2, ge=1)
     order_tolerance: float | None = Field(default=None, gt=0)
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=1, ge=1, le=MAX_THREADS)
 
     def fingerprint(self) -> str:
         """Over all but the place of the bags, whose hash is in it: a study that is moved is still the same study."""
