@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from marble.cohorts.again import drawn_again
 from marble.reports.collect import ModelResults, Repeat, Results
 from marble.reports.compare import Cell, Comparison, ModelRow
 from marble.reports.statistics import UNDEFINED_LIMIT
@@ -129,6 +130,8 @@ def caption(comparison: Comparison) -> str:
         f"{results.experiment}: mean ± SD over {times} ({repeats[0].record['about']['scheme']}), "
         f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. {accounted(counts)}."
     )
+    if again := drawn_again([repeat.record["parts"] for repeat in repeats]):
+        text += f" {len(again)} of {times} divide the patients as earlier ones do: there only the training differs."
     if leaky := leaks(comparison):
         text = f"LEAKY: {'; '.join(leaky)}. {text}"
     if earlier := made_before(results):
