@@ -247,6 +247,18 @@ def test_folds_are_written_once_unless_repeats_are_asked_for(tmp_path: Path) -> 
     assert "--folds belongs to kfold" in refused(table, "--out", tmp_path / "d", "--scheme", "holdout", "--folds", "4")
 
 
+def test_splits_that_few_sites_make_again_are_counted(tmp_path: Path) -> None:
+    """Three hospitals fill three parts in six ways at most, so of many repeats some are the same."""
+    rows = "".join(f"P{n},S{n},{'ab'[n % 2]},{'XYZ'[n % 3]}\n" for n in range(24))
+    table = write(tmp_path / "cohort.csv", f"case_id,slide_id,label,site\n{rows}")
+    few = split(table, "--out", tmp_path / "a", "--by-site", "--folds", "3", "--repeats", "7")
+    assert few.exit_code == 0
+    made = parts(tmp_path / "a" / "kfold-3-by-site")
+    different = {tuple(tuple(one[part]) for part in ("train", "val", "test")) for one in made}
+    assert f"note: {21 - len(different)} of 21 splits divide the patients as earlier ones do" in few.output
+    assert "divide the patients" not in split(table, "--out", tmp_path / "b", "--folds", "3").output
+
+
 def test_a_check_looks_one_folder_down(tmp_path: Path) -> None:
     table = write(tmp_path / "c.csv", two_slides_each("case_id,slide_id,label"))
     assert split(table, "--out", tmp_path / "splits", "--repeats", "2").exit_code == 0

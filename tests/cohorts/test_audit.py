@@ -156,3 +156,13 @@ def test_one_file_under_two_names_is_a_leak(tmp_path: Path) -> None:
     cases = tuple(Case(f"p{i}", (name,), "ab"[i % 2]) for i, name in enumerate(["s0", "s1", "s2", "copy of s1", "s3"]))
     by_patient = Split(train=("p0", "p1"), val=("p2",), test=("p3", "p4"), scheme="x", repeat=0)
     assert audit(by_patient, Cohort("c", "classification", cases, ("a", "b")), contents=contents).leaks
+
+
+def test_a_split_that_is_there_again_is_noted() -> None:
+    one = Split(train=("a", "b"), val=("c",), test=("d",), scheme="x", repeat=0)
+    other = Split(train=("a", "c"), val=("b",), test=("d",), scheme="x", repeat=1)
+    again = Split(train=("b", "a"), val=("c",), test=("d",), scheme="x", repeat=2)
+    found = audit([one, other, again], case_is_slide=True)
+    assert not found.faults
+    said = [[finding.what for finding in split.findings if finding.kind == "note"] for split in found.splits]
+    assert said == [[], [], ["divides the patients as split 0 does"]]

@@ -305,6 +305,15 @@ def test_patients_without_a_slide_are_not_counted_as_slides(tmp_path: Path) -> N
             "option 'd_state' of model 'marble': Input should be a valid",
         ),
         ('models = [{ name = "marble", choose = { d_state = [4, 0] } }]', "option 'd_state' of model 'marble'"),
+        ('models = [{ name = "mean", choose = { dropout = [] } }]', "models.0: choose.dropout of 'mean' has no value"),
+        (
+            'models = [{ name = "mean", choose = { dropout = [0.1, 0.2, 0.1] } }]',
+            "models.0: choose.dropout of 'mean' has 0.1 twice",
+        ),
+        (
+            'models = [{ name = "mean", label = "m", dropout = 0.1, choose = { dropout = [0.1, 0.2] } }]',
+            "models.0: 'm' has dropout both as an option and in choose",
+        ),
         (
             'models = [{ name = "abmil", dropout = 1.5 }]',
             "option 'dropout' of model 'abmil': Input should be less than 1",

@@ -239,6 +239,27 @@ def test_the_caption_says_how_many_repeats_samples_skipped(comparison: Compariso
     assert f"as where a class is missing (63 % for {comparison.results.task.metric_names[metric]})" in text
 
 
+def test_the_caption_says_why_a_metric_has_no_interval_and_no_p(comparison: Comparison) -> None:
+    """A number stood there without its interval, and `-` in place of p, and nothing said why."""
+    assert "no interval" not in caption(comparison).lower()
+    metric = comparison.tested[0]
+    bare = replace(comparison.rows[-1].cells[metric], left_out=0.57, interval=None)
+    others = {key: p for key, p in comparison.rows[-1].corrected.items() if key != metric}
+    row = replace(comparison.rows[-1], cells={**comparison.rows[-1].cells, metric: bare}, corrected=others)
+    name = comparison.results.task.metric_names[metric]
+    text = caption(replace(comparison, rows=(*comparison.rows[:-1], row)))
+    assert f" No interval for {name} and no p for {name}: more than 20 % of the samples have no value at all." in text
+
+
+def test_the_caption_counts_repeats_that_divide_the_patients_alike(comparison: Comparison) -> None:
+    assert "divide the patients" not in caption(comparison)
+    results = comparison.results
+    first = results.models[0]
+    alike = replace(first, repeats=(*first.repeats, first.repeats[0]))
+    text = caption(replace(comparison, results=replace(results, models=(alike, *results.models[1:]))))
+    assert f" 1 of {len(alike.repeats)} repeats divide the patients as earlier ones do" in text
+
+
 def test_the_page_says_how_it_was_set_up_and_shows_cases(runs: Path, comparison: Comparison, tmp_path: Path) -> None:
     results = comparison.results
     shown = extremes(results)

@@ -157,7 +157,7 @@ def _existing(tables: Iterable[Path | None], outlines: Path | None, route: Path 
     if outlines is not None:
         paths.existing_folder(outlines, "folder of outlines")
     if route is not None:
-        paths.existing_folder(route, "folder of a run")
+        paths.run_folder(route)
 
 
 def _pseudonyms(table: Path, store: Path, found: Iterable[Path]) -> dict[Path, str]:

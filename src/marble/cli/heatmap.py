@@ -51,7 +51,7 @@ def heatmap(
     """Draw why a run says what it says about a slide: overlay, contact sheet, GeoJSON for QuPath."""
     if store is not None:  # the bag is there already
         goes_without("--store", preparing_flags(weights, mpp, outlines, spec_file))
-    paths.existing_folder(run_folder, "folder of a run")
+    paths.run_folder(run_folder)
     paths.output_folder(out)
     if store is not None:
         paths.existing_folder(store, "store of bags")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 from marble import storage
@@ -34,6 +35,18 @@ def existing_folder(path: Path, what: str = "folder") -> Path:
     if not existing(path, what).is_dir():
         raise InputError(f"this is a file, and a {what} is needed", where=path)
     return path
+
+
+def run_folder(path: Path) -> Path:
+    """A folder of runs that is there; a name that is not may be the beginning of one that is."""
+    storage.pull(path)
+    near: list[str] = []
+    if not path.exists() and path.parent.is_dir():
+        there = [one.name for one in sorted(path.parent.iterdir()) if one.is_dir()]
+        near = [name for name in there if name.startswith(f"{path.name} ")]  # one for each value that was chosen from
+        near = near or get_close_matches(path.name, there, n=3)
+    existing(path, "folder of a run", hint=f"Beside it: {', '.join(near)}" if near else None)
+    return existing_folder(path, "folder of a run")
 
 
 def sources(paths: Iterable[Path]) -> list[Path]:

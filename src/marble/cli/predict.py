@@ -64,7 +64,7 @@ def predict(
     """Ask a trained model, or several together, about slides or bags: one row each."""
     workers_go_with_ray(ray, worker_cpus, worker_gpus)
     for folder in (run_folder, *(beside or ())):
-        paths.existing_folder(folder, "folder of a run")
+        paths.run_folder(folder)
     for source in sources:
         pull(source)
     if not any(source.exists() for source in sources):

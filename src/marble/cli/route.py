@@ -19,7 +19,8 @@ def route(
     budgets: Annotated[str | None, typer.Option(help="Shares of fine tiles to try, comma-separated.")] = None,
 ) -> None:
     """Learn where the run looks, and seal into it the smallest share of fine tiles that is enough."""
-    paths.existing_folder(run_folder, "folder of a run")
+    paths.run_folder(run_folder)
+    paths.output_folder(run_folder, "run")  # what is learned is sealed into it
     paths.existing_folder(bags, "store of bags")
     from marble.bags.store import BagStore
     from marble.training.routing import BUDGETS, RECORD, calibrate

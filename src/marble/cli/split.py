@@ -127,9 +127,19 @@ def split(
     else:
         splits = kfold(found, folds=folds or 5, repeats=repeats or 1, seed=seed, by_site=by_site)
     _refuse_shared(splits, found, store)
-    typer.echo(f"first split: {site_report(found, splits[0]).line()}")
+    typer.echo("\n".join([f"first split: {site_report(found, splits[0]).line()}", *_again(splits, by_site)]))
     for path in write_splits(splits, out, found):
         typer.echo(f"wrote {path}")
+
+
+def _again(splits: Sequence[Split], by_site: bool) -> list[str]:
+    """A line for splits that divide the patients as earlier ones do, as a few hospitals can only be in a few ways."""
+    from marble.cohorts.again import drawn_again
+
+    again = drawn_again([dict(one.parts()) for one in splits])
+    hint = "Ask for fewer with --repeats" if by_site else "Give another --seed"
+    said = f"note: {len(again)} of {len(splits)} splits divide the patients as earlier ones do. {hint}"
+    return [said] if again else []
 
 
 def _names(listed: str) -> tuple[str, ...]:

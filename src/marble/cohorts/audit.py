@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
+from marble.cohorts.again import drawn_again
 from marble.cohorts.cohort import Cohort
 from marble.cohorts.split_files import Member, SplitFile, load_split_files, patient_of, refuse_two_meanings
 from marble.cohorts.splits import PARTS, Split
@@ -109,7 +110,12 @@ def audit(
     else:
         stated = [_as_stated(split) for split in ([what] if isinstance(what, Split) else what)]
     known, pairs = contents or {}, tuple(alike)
-    return Audit(tuple(_audit_one(split, cohort, case_is_slide, known, pairs) for split in stated))
+    found = [_audit_one(split, cohort, case_is_slide, known, pairs) for split in stated]
+    names = [{part: [member.name for member in split.members[part]] for part in PARTS} for split in stated]
+    for place, earlier in drawn_again(names).items():
+        note = Finding("note", f"divides the patients as split {stated[earlier].number} does")
+        found[place] = replace(found[place], findings=(*found[place].findings, note))
+    return Audit(tuple(found))
 
 
 def _as_stated(split: Split) -> SplitFile:

@@ -6,7 +6,7 @@ Defaults are the paper's, so files stay short.
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -160,6 +160,20 @@ class ModelSpec(Spec):
         own = {key: value for key, value in values.items() if key in cls.model_fields}
         rest = {key: value for key, value in values.items() if key not in cls.model_fields}
         return {**own, "options": {**own.get("options", {}), **rest}}
+
+    @model_validator(mode="after")
+    def _choices_are_told_apart(self) -> Self:
+        """A run for each value: of no value there is none, and two equal ones would share a folder."""
+        for option, values in self.choose.items():
+            if not values:
+                raise ValueError(f"choose.{option} of '{self.key}' has no value to train. Give values, or leave it out")
+            names = [str(value) for value in values]
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ValueError(f"choose.{option} of '{self.key}' has {twice} twice. Give every value once")
+            if option in self.options:
+                raise ValueError(f"'{self.key}' has {option} both as an option and in choose. Leave one of them out")
+        return self
 
     @property
     def key(self) -> str:

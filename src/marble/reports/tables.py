@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from marble.cohorts.again import drawn_again
 from marble.reports.collect import ModelResults, Repeat, Results
 from marble.reports.compare import Cell, Comparison, ModelRow
+from marble.reports.statistics import UNDEFINED_LIMIT
 from marble.tabular import csv_text, markdown_cell, safe_cell
 from marble.tasks.metric import Undefined
 
@@ -128,6 +130,8 @@ def caption(comparison: Comparison) -> str:
         f"{results.experiment}: mean ± SD over {times} ({repeats[0].record['about']['scheme']}), "
         f"{tested} test {unit} each; [95 % interval by bootstrap over patients]. {accounted(counts)}."
     )
+    if again := drawn_again([repeat.record["parts"] for repeat in repeats]):
+        text += f" {len(again)} of {times} divide the patients as earlier ones do: there only the training differs."
     if leaky := leaks(comparison):
         text = f"LEAKY: {'; '.join(leaky)}. {text}"
     if earlier := made_before(results):
@@ -206,9 +210,30 @@ def _undrawn(comparison: Comparison) -> str:
         if name in comparison.results.metric_names
     }
     named = ", ".join(f"{100 * share:.0f} % for {name}" for name, share in shares.items() if share >= MENTIONED)
-    if not named:
+    skipped = (
+        f" Samples of patients skip repeats that they leave without a value, as where a class is missing ({named})."
+    )
+    return (skipped if named else "") + _unjudged(comparison)
+
+
+def _unjudged(comparison: Comparison) -> str:
+    """Which metrics have no interval, or no p, because too few of the samples have a value."""
+    names, reference = comparison.results.task.metric_names, comparison.results.reference
+    scarce = {name for row in comparison.rows for name, cell in row.cells.items() if cell.left_out > 0}
+    bare = [name for name in names if name in scarce
+            and any(_lacks_interval(row.cells[name]) for row in comparison.rows)]  # fmt: skip
+    untested = [name for name in comparison.tested if name in scarce and any(
+        name not in row.corrected and row.model is not reference for row in comparison.rows)]  # fmt: skip
+    lacking = [f"{what} for {', '.join(names[name] for name in those)}"
+               for what, those in (("no interval", bare), ("no p", untested)) if those]  # fmt: skip
+    if not lacking:
         return ""
-    return f" Samples of patients skip repeats that they leave without a value, as where a class is missing ({named})."
+    said = " and ".join(lacking)
+    return f" {said[0].upper()}{said[1:]}: more than {100 * UNDEFINED_LIMIT:.0f} % of the samples have no value at all."
+
+
+def _lacks_interval(cell: Cell) -> bool:
+    return cell.left_out > 0 and cell.interval is None
 
 
 def cell_text(cell: Cell) -> str:

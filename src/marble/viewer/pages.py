@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
@@ -20,11 +20,11 @@ from marble.reports.compare import compare
 from marble.reports.figures import all_figures
 from marble.reports.tables import caption, table_rows
 from marble.reports.together import together, together_rows
-from marble.targets import SurvivalTime, Target
+from marble.targets import SurvivalTime
 from marble.training.results import validation_text
 from marble.version import VERSION
 from marble.viewer.notes import MAX_CHARACTERS
-from marble.viewer.registry import ExperimentEntry, Registry, RunEntry, SlideEntry
+from marble.viewer.registry import LABEL, ExperimentEntry, Registry, RunEntry, SlideEntry, Truth
 from marble.viewer.stored import StoredPrediction, said_together
 from marble.viewer.tiles import top_zoom
 
@@ -103,7 +103,7 @@ class Pages:
             names={key: one.name for key, one in self._registry.experiments.items()},
             spans=[(one.name, sum(group.experiment == one.key for group in groups)) for one in experiments],
             rows=rows,
-            truths=sorted({slide.truth for slide in self._registry.slides.values() if slide.is_labelled}),
+            labels=sorted({label for slide in self._registry.slides.values() for label in slide.labels}),
             truth_name=_truth_name(self._registry.slides.values()),
             misses=_far_off(rows),
             predictions=sorted({said["text"] for row in rows for said in row["said"] if said["label"]}),
@@ -165,7 +165,7 @@ class Pages:
             "slide": slide,
             "said": said,
             "wrong": any(one["wrong"] for one in said),
-            "truth_number": _number_of(slide.target),
+            "truth_number": _number_of(slide.truths),
             "thumbnail": _thumbnail(slide),
         }
 
@@ -245,8 +245,11 @@ def _beside(stored: StoredPrediction) -> str:
     return " ".join(words)
 
 
-def _number_of(target: Target | None) -> str:
-    """What a column of truths is sorted by where they are numbers or times."""
+def _number_of(truths: Sequence[Truth]) -> str:
+    """What a column of truths is sorted by where each is one number or time."""
+    if len(truths) != 1:
+        return ""
+    target = truths[0].target
     if isinstance(target, SurvivalTime):
         return repr(target.time)
     return repr(target) if isinstance(target, float) else ""
@@ -254,8 +257,8 @@ def _number_of(target: Target | None) -> str:
 
 def _truth_name(slides: Iterable[SlideEntry]) -> str:
     """What the column of truths is called: as its task calls them; of several tasks, the most general word."""
-    names = {slide.truth_name for slide in slides if slide.truth}
-    return names.pop() if len(names) == 1 else "label"
+    names = {truth.name for slide in slides for truth in slide.truths}
+    return names.pop() if len(names) == 1 else LABEL
 
 
 def _far_off(rows: list[dict[str, Any]]) -> list[str]:

@@ -37,9 +37,13 @@ __all__ = [
     "SlideEntry",
     "StoredBag",
     "StoredPrediction",
+    "Truth",
     "build_registry",
     "key_of",
 ]
+
+
+LABEL = "label"  # what a truth that is a class is called, and one of which nobody knows the kind
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,19 @@ class StoredBag:
 
 
 @dataclass(frozen=True)
+class Truth:
+    """What is known of a slide, as one experiment or several of them ask for it."""
+
+    name: str  # what such a truth is called
+    text: str
+    target: Target
+
+    @property
+    def is_class(self) -> bool:
+        return self.name == LABEL
+
+
+@dataclass(frozen=True)
 class SlideEntry:
     """A slide of the stores or of the runs; its file if there is one."""
 
@@ -123,14 +140,17 @@ class SlideEntry:
     file: Path | None
     bags: tuple[StoredBag, ...]
     case_id: str = ""
-    truth: str = ""
-    truth_name: str = "label"  # what such a truth is called
-    target: Target | None = None
+    truths: tuple[Truth, ...] = ()  # several where experiments ask for different things
 
     @property
-    def is_labelled(self) -> bool:
-        """Whether its truth is a class."""
-        return bool(self.truth) and self.truth_name == "label"
+    def truth(self) -> str:
+        """All that is known of it, in words."""
+        return "; ".join(truth.text for truth in self.truths)
+
+    @property
+    def labels(self) -> list[str]:
+        """Those of its truths that are classes."""
+        return [truth.text for truth in self.truths if truth.is_class]
 
     @property
     def tiles(self) -> tuple[int, ...]:
@@ -216,8 +236,7 @@ def build_registry(
     trusted = _trusted(folders, left_out)
     experiments, runs = _runs(trusted)
     files = _files(slides, pseudonyms)
-    cases = _cases(trusted)
-    truths = _truths(trusted, cases)
+    truths, cases = _truths(trusted), _cases(trusted)
     bags: dict[str, list[StoredBag]] = {}
     for one in stores:
         key = key_of("bag", one.root)
@@ -231,7 +250,7 @@ def build_registry(
     entries = [
         SlideEntry(
             key_of("slide", slide_id), slide_id, files.get(slide_id), tuple(bags.get(slide_id, ())),
-            *truths.get(slide_id, (cases.get(slide_id, ""), "", "label", None)),
+            cases.get(slide_id, ""), tuple(truths.get(slide_id, ())),
         )
         for slide_id in sorted({*bags, *truths})
     ]  # fmt: skip
@@ -286,14 +305,16 @@ def _apart(name: str, folders: list[Path], stored: Mapping[Path, _Stored]) -> li
     return [(name if told[home] in (".", name) else f"{name} ({told[home]})", mine) for home, mine in homes.items()]
 
 
-def _truths(stored: Mapping[Path, _Stored], cases: Mapping[str, str]) -> dict[str, tuple[str, str, str, Target | None]]:
-    """(case, truth in words, what that is called, truth) by slide id, as the first run that tells it has it."""
-    found: dict[str, tuple[str, str, str, Target | None]] = {}
+def _truths(stored: Mapping[Path, _Stored]) -> dict[str, list[Truth]]:
+    """What the runs' predictions tell by slide id, everything once: experiments may ask for different things."""
+    found: dict[str, list[Truth]] = {}
     for folder, (record, said) in stored.items():
         task, unit = TaskSpec.parse(record["task"], where=folder).build(), str(record["about"].get("unit", ""))
         for slide_id, one in said.items():
-            text = task.target_text(one.target, unit)
-            found.setdefault(slide_id, (cases.get(slide_id, ""), text, task.truth_name, one.target))
+            told = Truth(task.truth_name, task.target_text(one.target, unit), one.target)
+            known = found.setdefault(slide_id, [])
+            if told not in known:
+                known.append(told)
     return found
 
 
