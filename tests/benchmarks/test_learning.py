@@ -141,7 +141,9 @@ def test_without_tissue_there_is_one_line() -> None:
     [
         (["learning", "--signals", "fine-only,fien-only"], "did you mean"),
         (["learning", "--seeds", "0,x"], "not whole numbers"),
-        (["recipe", "--strengths", "weak"], "one strength"),
+        (["recipe", "--strengths", "weak"], "does not look at --strengths"),
+        (["recipe", "--candidates", "base,bass"], "'bass'"),
+        (["learning", "--candidates", "base"], "does not look at --candidates"),
     ],
 )
 def test_cohorts_that_do_not_exist_are_refused(flags: list[str], said: str) -> None:
@@ -171,16 +173,3 @@ def test_seeds_of_one_comparison_do_not_call_each_other_earlier_settings(
     )
     assert ended.exit_code == 0, ended.output
     assert "CAUTION" not in ended.output
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["recipe", "--candidates", "base,bass"], "bass"),
-        (["learning", "--candidates", "base"], "does not look at --candidates"),
-    ],
-)
-def test_what_a_search_does_not_have_is_refused(flags: list[str], said: str) -> None:
-    outcome = CliRunner().invoke(assemble(), ["bench", *flags])
-    assert isinstance(outcome.exception, InputError)
-    assert said in str(outcome.exception)
