@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from marble.benchmarks import learning, recipe
 from marble.cli import assemble
 from marble.errors import InputError
-from marble.reports.collect import collect
 from marble.synthetic.composed import Signal
 from tests.synthetic.test_composed import tissue
 
@@ -87,32 +84,10 @@ def test_the_search_writes_a_row_per_candidate_and_cohort(data: Path, monkeypatc
     assert longer["fit"]["epochs"] == 2
 
 
-def test_members_of_a_candidate_differ_in_their_seed_and_are_asked_together(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = 'mixer = "mlp", project = 4'
-    few = {"base": recipe.Candidate(options), "two": recipe.Candidate(options, members=2)}
-    monkeypatch.setattr(recipe, "CANDIDATES", few)
-    monkeypatch.setattr(recipe, "SIZES", (12,))
-    found = recipe.run(data=data, out=data / "out", candidates=tuple(few), signals=("fine-only",), seeds=(100,))
-    runs = data / "out" / "runs"
-    one, first, second = (
-        collect(runs / name).models[0].repeats[0]
-        for name in ("base-fine-only-12", "two-fine-only-12", "two-fine-only-12-1")
-    )
-    assert first.record["seed"] == one.record["seed"] == second.record["seed"] - recipe.APART
-    positive = one.task.columns[1]
-    p, q = first.test.readouts[positive], second.test.readouts[positive]
-    assert np.array_equal(p, one.test.readouts[positive])
-    assert not np.array_equal(p, q)
-    truth = [f"p_{target}" == positive for target in one.test.targets]
-    together = roc_auc_score(truth, np.log(p / (1 - p)) + np.log(q / (1 - q)))
-    assert [row["auc"] for row in found["runs"]] == pytest.approx([one.metrics["auc"], together], abs=1e-12)
-
-
 def test_candidates_are_judged_by_all_of_their_network_unless_by_its_share() -> None:
     settings = {name: recipe._cohort(name, "fine-only", 48, 100).train for name in recipe.CANDIDATES}
     assert "share_folds" not in settings.pop("with its share")
+    assert "share_folds" not in settings.pop("four networks with their share")
     assert "share_folds" not in settings.pop("probe")  # which is solved, and has no network
     assert all(train.endswith("share_folds = 0") or "share_folds = 0," in train for train in settings.values())
 

@@ -74,7 +74,6 @@ class ComposedCohort:
     train: str = ""  # settings beside those of the recipe
     baselines: str = '["probe", "tiles"]'
     bags: int | None = None  # to train on, if not as many as all composed cohorts have
-    train_seed: int = 0  # of fits that differ in it alone
 
     def home(self, root: Path) -> Path:
         """The folder of its table, splits and bags; experiments on the same tissue share it."""
@@ -146,7 +145,7 @@ def plan(
     text = (
         f'name = "{cohort.name}"\ncohort = "{home.name}/cohort.csv"\nbags = {{ store = "{home.name}/bags" }}\n'
         f'task = "{"survival" if cohort.signal == "survival" else "classification"}"\n'
-        f'split = {{ scheme = "files", files = "{home.name}/splits/composed", seed = {cohort.train_seed} }}\n'
+        f'split = {{ scheme = "files", files = "{home.name}/splits/composed" }}\n'
         f'train = {{ recipe = "small", val_orders = 1{cohort.train and ", " + cohort.train} }}\n'
         f"models = {cohort.models}\nbaselines = {cohort.baselines}\n"
     )

@@ -8,7 +8,7 @@ its share, and the probe, stand beside them. The plan, and what came of it, is i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import sqrt
 from pathlib import Path
 from statistics import stdev
@@ -21,7 +21,6 @@ from marble.benchmarks.learning import ComposedCohort, plan, tissue_of, train
 from marble.compute import Executor
 from marble.models.recipe import small
 from marble.reports.collect import collect
-from marble.reports.together import together_of
 from marble.synthetic.composed import Signal, Strength
 from marble.tasks.metric import Metric, Undefined
 from marble.version import VERSION
@@ -31,8 +30,6 @@ SIGNALS: tuple[Signal, ...] = ("cross-scale", "fine-only", "coarse-only")
 STRENGTH: Strength = "middle"
 #: training bags: what most small cohorts have, and near the end of what counts as small
 SIZES = (48, 240)
-#: between the training seeds of the members of a candidate, further than those of two cohorts
-APART = 1000
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,6 @@ class Candidate:
     longer: float = 1.0  # times the recipe's epochs
     model: str = "marble"
     share: bool = False  # as the recipe has it; without, a prediction takes all of the network
-    members: int = 1  # fits that differ in their seed alone, asked together as `marble predict RUNS/` asks them
 
 
 CANDIDATES: dict[str, Candidate] = {
@@ -58,7 +54,8 @@ CANDIDATES: dict[str, Candidate] = {
     "dropout 0.5": Candidate("dropout = 0.5"),
     "noise 0.5": Candidate("noise = 0.5"),
     "noise 1": Candidate("noise = 1.0"),
-    "four seeds together": Candidate(members=4),
+    "four networks": Candidate(train="members = 4"),
+    "four networks with their share": Candidate(train="members = 4", share=True),
     "start fine": Candidate('start = "fine"'),
     "lr 1e-3": Candidate(train="lr = 1e-3"),
     "lr 1e-4": Candidate(train="lr = 1e-4"),
@@ -110,14 +107,11 @@ def run(
     tried: list[Tried] = []
     for seed in seeds:
         for name in candidates:
-            asked = [
-                (bags, [_cohort(name, signal, bags, seed, member) for member in range(CANDIDATES[name].members)])
-                for bags in SIZES
-                for signal in signals
-            ]
-            train([plan(root, store, tissue, member)[0] for _, members in asked for member in members], executor)
-            for bags, members in asked:
-                one = _result(root, name, members, bags)
+            cohorts = [_cohort(name, signal, bags, seed) for bags in SIZES for signal in signals]
+            records = train([plan(root, store, tissue, cohort)[0] for cohort in cohorts], executor)
+            sizes = [bags for bags in SIZES for _ in signals]
+            for cohort, bags, record in zip(cohorts, sizes, records, strict=True):
+                one = _result(root, name, cohort, bags, record)
                 tried.append(one)
                 console.print(f"{name:36} {one.signal:12} {one.bags:3} {seed}  AUC {one.auc:.3f}  ECE {one.ece:.3f}")
             if json_path is not None:
@@ -126,7 +120,7 @@ def run(
     return {"version": VERSION, "runs": [asdict(one) for one in tried]}
 
 
-def _cohort(name: str, signal: Signal, bags: int, seed: int, member: int = 0) -> ComposedCohort:
+def _cohort(name: str, signal: Signal, bags: int, seed: int) -> ComposedCohort:
     chosen = CANDIDATES[name]
     model = f'[{{ name = "{chosen.model}"{chosen.options and ", " + chosen.options} }}]'
     settings = [chosen.train] if chosen.train else []
@@ -134,26 +128,23 @@ def _cohort(name: str, signal: Signal, bags: int, seed: int, member: int = 0) ->
         settings.append("share_folds = 0")
     if chosen.longer != 1:
         settings.append(f"epochs = {max(1, round(small(bags).epochs * chosen.longer))}")
-    folder = f"{name}-{signal}-{bags}{f'-{member}' if member else ''}".replace(" ", "-")
-    return ComposedCohort(folder, signal, STRENGTH, seed, model, ", ".join(settings), "[]", bags, member * APART)
+    folder = f"{name}-{signal}-{bags}".replace(" ", "-")
+    return ComposedCohort(folder, signal, STRENGTH, seed, model, ", ".join(settings), baselines="[]", bags=bags)
 
 
-def _result(root: Path, name: str, members: Sequence[ComposedCohort], bags: int) -> Tried:
-    """What the members score together; one alone, by itself."""
-    found = [collect(root / "runs" / cohort.name).models[0] for cohort in members]
-    signal, seed = members[0].signal, members[0].seed
-    repeats = tuple(repeat for model in found for repeat in model.repeats if repeat.number == seed)
-    scores = together_of(replace(found[0], repeats=repeats)).cells
-    orders = sorted(sd for repeat in repeats for sd in repeat.test.order_sd.tolist())
+def _result(root: Path, name: str, cohort: ComposedCohort, bags: int, record: dict[str, Any]) -> Tried:
+    repeats = collect(root / "runs" / cohort.name).models[0].repeats
+    repeat = next(r for r in repeats if r.number == cohort.seed)
+    orders = sorted(repeat.test.order_sd.tolist())
     return Tried(
         candidate=name,
-        signal=signal,
+        signal=cohort.signal,
         bags=bags,
-        seed=seed,
-        auc=_defined(scores["auc"].mean),
-        ece=_defined(scores["ece"].mean),
+        seed=cohort.seed,
+        auc=_defined(repeat.metrics["auc"]),
+        ece=_defined(repeat.metrics["ece"]),
         median_order_sd=orders[len(orders) // 2],
-        seconds=sum(repeat.record["seconds"] for repeat in repeats),
+        seconds=record["seconds"],
     )
 
 

@@ -111,6 +111,9 @@ class TrainSpec(Spec):
     share_folds: int | None = Field(
         default=None, ge=0, description="inner folds that choose the model's share beside its linear term; 0: all of it"
     )
+    members: int | None = Field(
+        default=None, ge=1, le=32, description="networks that are trained apart, each with its seed, and asked together"
+    )
     ema: float | None = Field(default=None, gt=0, lt=1)
     precision: Literal["float32", "tf32", "bfloat16"] | None = Field(default=None, description="of projections")
     class_loss: ClassLoss | None = None

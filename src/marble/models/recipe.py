@@ -43,6 +43,7 @@ class Recipe:
     standardise: bool = False  # tokens by the training slides' mean and SD, per level and feature
     linear_term: bool = False  # logits beside the probe's, which is solved before the first step and left alone
     share_folds: int = 0  # inner folds of training patients that choose the model's share beside the term; 0: all of it
+    members: int = 1  # networks that are trained apart, each with a seed of its own; their mean is the model
     ema: float | None = None  # decay of the averaged weights that are validated and kept; None keeps the weights
     decay_exempt: bool = True  # biases, norms and SSM parameters are kept out of weight decay
 

@@ -88,7 +88,8 @@ def table_rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 def _recipe(model: dict[str, Any]) -> str:
     """How a model was trained: the recipe's name, and what it saw or had beside it that a reader should know."""
     also = {"standardised": "standardised", "linear_term": "linear term"}
-    return ", ".join([str(model["recipe"]), *(words for key, words in also.items() if model.get(key))])
+    members = [f"{model['members']} networks"] if model.get("members", 1) > 1 else []
+    return ", ".join([str(model["recipe"]), *(words for key, words in also.items() if model.get(key)), *members])
 
 
 def table_markdown(comparison: Comparison) -> str:

@@ -58,16 +58,7 @@ def together(results: Results) -> tuple[TogetherRow, ...]:
     cases = {model.key: _cases(model) for model in results.models}
     if not any(case.said.members > 1 for mine in cases.values() for case in mine):
         return ()
-    return tuple(_row(model, cases[model.key]) for model in results.models)
-
-
-def together_of(model: ModelResults) -> TogetherRow:
-    """The row of one model, however often its cases were held out."""
-    return _row(model, _cases(model))
-
-
-def _row(model: ModelResults, cases: tuple[TogetherCase, ...]) -> TogetherRow:
-    return TogetherRow(model, cases, _cells(model.task, cases))
+    return tuple(TogetherRow(model, cases[model.key], _cells(model.task, cases[model.key])) for model in results.models)
 
 
 def _cases(model: ModelResults) -> tuple[TogetherCase, ...]:

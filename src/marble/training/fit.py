@@ -14,16 +14,18 @@ from marble.bags.tensors import map_file, to_bytes
 from marble.devices import choose
 from marble.errors import RunError
 from marble.memory import keep_freed
-from marble.models import BagModel, build
+from marble.models import BagModel
+from marble.models.committee import Committee, build_members
 from marble.models.zoo.probe import ClosedForm
 from marble.tasks.base import Task
 from marble.training.checkpoint import newest
 from marble.training.closed_form import solve_fit
+from marble.training.committee import MEMBERS, fit_members
 from marble.training.job import FitJob
 from marble.training.loop import Progress, TrainingLoop
 from marble.training.result import FitResult
 from marble.training.results import history_csv
-from marble.training.share import choose_share
+from marble.training.share import Share, choose_share
 from marble.training.trackers import TrackerName, open_trackers
 from marble.version import VERSION
 
@@ -51,7 +53,7 @@ def fit(
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(int(generator(job.seed, "init").initial_seed() % 2**63))
     task = job.bound_task.build()
-    model = build(job.model, job.dim, task.outputs, **job.options)
+    model = build_members(job.model, job.dim, task.outputs, job.options, job.recipe.members)
     if _finished(root, job):
         _drop_checkpoints(root)
         return load_chosen(model, root).to(there)
@@ -63,12 +65,18 @@ def fit(
             files.publish(root / "history.csv", history_csv(result.history))
             trackers.write(result.history)
         else:
-            share = None
+            alone = partial(fit, allow_drift=allow_drift, device=device)
+            share = Share()
             if job.recipe.linear_term and job.recipe.share_folds and newest(root / "checkpoints") is None:
-                share = choose_share(job, root / INNER, partial(fit, allow_drift=allow_drift, device=device))
-            loop = TrainingLoop(job, root, task, model.to(there), progress, trackers, share)
-            loop.run()
-            result = loop.result()
+                share = choose_share(job, root / INNER, alone)
+            if isinstance(model, Committee):
+                result = fit_members(job, root, task, model.to(there), share, partial(alone, progress=progress))
+                files.publish(root / "history.csv", history_csv(result.history))
+                trackers.write(result.history)
+            else:
+                loop = TrainingLoop(job, root, task, model.to(there), progress, trackers, share)
+                loop.run()
+                result = loop.result()
     model.load_state_dict(result.tensors)
     _publish_result(root, job, task, model, result)
     return model.to(there)
@@ -139,6 +147,6 @@ def _publish_result(root: Path, job: FitJob, task: Task, model: BagModel, result
 
 
 def _drop_checkpoints(root: Path) -> None:
-    """They served to resume, and inner fits to choose; a finished fit needs only the chosen weights."""
-    for name in ("checkpoints", INNER):
+    """They served to resume, inner fits to choose, members are joined; a finished fit needs only the chosen weights."""
+    for name in ("checkpoints", INNER, MEMBERS):
         files.remove_folder(root / name)

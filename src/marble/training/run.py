@@ -115,6 +115,7 @@ def _evaluate(planned: PlannedRun, root: Path, model: BagModel, test: HeldOut) -
             "recipe": job.recipe_name,
             "standardised": job.recipe.standardise,
             "linear_term": job.recipe.linear_term,
+            "members": job.recipe.members,
             "train_slides": sum(len(case.slides) for case in job.train),
         },
         "task": job.bound_task.model_dump(mode="json"),

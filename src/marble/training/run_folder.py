@@ -10,7 +10,8 @@ from marble import files, storage
 from marble.bags.provenance import Provenance
 from marble.devices import choose
 from marble.errors import RunError
-from marble.models import BagModel, build
+from marble.models import BagModel
+from marble.models.committee import build_members
 from marble.tasks.base import Task
 from marble.training.fit import load_chosen
 from marble.training.job import TaskSpec
@@ -54,7 +55,8 @@ class RunFolder:
     def model(self, device: str = "cpu") -> BagModel:
         """The chosen model, in evaluation mode, on a device that `devices.choose` knows."""
         about = self.record["model"]
-        model = build(about["name"], about["dim"], self.task.outputs, **about["options"])
+        members = about.get("members", 1)  # runs of before had one
+        model = build_members(about["name"], about["dim"], self.task.outputs, about["options"], members)
         if files.read_json(self.folder / "fit.json")["model_sha256"] != self.record["sha256"]["model"]:
             raise RunError("fit.json belongs to another fit than run.json", where=self.folder, hint="Run it again")
         load_chosen(model, self.folder)
