@@ -116,6 +116,25 @@ def test_no_name_leads_out_of_the_folder_or_into_anothers(
     assert str(path) in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("models", "said"),
+    [
+        (
+            '{ name = "mean", choose = { hidden = [8, 16] } }, { name = "mean", hidden = 8, label = "mean hidden=8" }',
+            "the runs of model 'mean hidden=8' would lie in the folder of model 'mean hidden=8'",
+        ),
+        ('{ name = "mean", choose = { hidden = [8, 8] } }', "the runs of model 'mean hidden=8' would lie in"),
+        ('{ name = "mean", choose = { hidden = [] } }', "model 'mean' has nothing to choose `hidden` from"),
+    ],
+)
+def test_every_value_to_choose_from_has_a_folder_of_its_own(tmp_path: Path, models: str, said: str) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(f'cohort = "c.csv"\ntask = "classification"\nmodels = [{models}]\n')
+    with pytest.raises(SpecError) as refused:
+        Experiment.load(path)
+    assert said in str(refused.value)
+
+
 def test_the_right_store_is_found(tmp_path: Path) -> None:
     def store(name: str, magnifications: tuple[float, ...], encoder: str) -> None:
         bag = random_bag()

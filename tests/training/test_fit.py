@@ -201,6 +201,13 @@ def test_training_never_opens_the_held_out_file(tmp_path: Path, monkeypatch: pyt
     assert not patients & held_out
 
 
+def test_nobody_is_tested_whom_the_fit_has_seen(tmp_path: Path) -> None:
+    first, second = plan(tmp_path, models='[{ name = "tiles" }]')[:2]
+    with pytest.raises(RunError, match=r"held-out patient '\w+' is in the training or validation of this run \(and "):
+        execute(first.model_copy(update={"test": second.test}))
+    assert not Path(first.folder, "predictions.csv").exists()
+
+
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     planned = plan(tmp_path)[0]
     execute(planned)

@@ -19,11 +19,11 @@ from marble.cohorts.splits import PARTS, Split, holdout, kfold
 from marble.cohorts.tables import read_cohort
 from marble.errors import RunError, SpecError
 from marble.experiment.fitting import check_fitting, task_of
+from marble.experiment.folders import check_folders, folder_of, variants
 from marble.experiment.leaks import leaks_between_parts
 from marble.experiment.spec import SYNTHETIC, CohortSpec, ExperimentSpec, ModelSpec
 from marble.experiment.stock import Stock
 from marble.experiment.stores import find_store
-from marble.identifiers import printable
 from marble.models import (
     COMMON,
     MODELS,
@@ -38,13 +38,9 @@ from marble.models.zoo.probe import ClosedForm
 from marble.specs import canonical_json, unknown_choice
 from marble.synthetic.cohort import KINDS, write_cohort
 from marble.tasks.registry import task_class
-from marble.training.asked import ASKED
 from marble.training.job import CaseSpec, FitJob, TargetSpec, TaskSpec, TrainedBy
 from marble.training.run import HeldOut, PlannedRun
 from marble.training.trackers import require
-
-#: what an experiment keeps beside the folders of its models
-_OWN_FOLDERS = ("cohort", "held-out", "report", ASKED)
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class Experiment:
         twice = [key for key, count in keys.items() if count > 1]
         if twice:
             raise SpecError(f"two models are called '{twice[0]}'", where=path, hint="Give one of them a `label`")
-        _check_folders(spec.name or path.stem, list(keys), path)
+        check_folders(spec.name or path.stem, models, path)
         for model in models:
             if model.name not in MODELS:
                 raise SpecError(unknown_choice("model", model.name, list(MODELS)), where=path)
@@ -172,7 +168,7 @@ class Experiment:
         # as JSON has it, without tuples: a planned run is compared with the record of a finished one
         sites = json.loads(canonical_json(asdict(site_report(cohort, split)))) if parts["test"] else {}
         for model in _with_baselines(self.spec):
-            for variant, options in _variants(model):
+            for variant, options in variants(model):
                 job = self._job(model, options, cohort, stock.store, split, parts, bags, threads)
                 about = {
                     "experiment": self.name,
@@ -187,7 +183,7 @@ class Experiment:
                     "sites": sites,
                     "paper": self.spec.paper.get(model.key, {}),
                 } | ({"leaks": list(leaks)} if leaks else {})
-                folder = out / self.name / _folder(model.key + (f" {variant}" if variant else "")) / str(split.repeat)
+                folder = out / self.name / folder_of(model, variant) / str(split.repeat)
                 planned.append(
                     PlannedRun(
                         folder=storage.named(folder),
@@ -314,35 +310,3 @@ def _bags_hash(store: BagStore, cases: Sequence[CaseSpec]) -> str:
     """One hash over all bags of these cases."""
     slides = sorted(slide for case in cases for slide in case.slides)
     return files.sha256_bytes(canonical_json([store.record(slide).bag_sha256 for slide in slides]))
-
-
-def _variants(model: ModelSpec) -> list[tuple[str, dict[str, Any]]]:
-    """(name, options) of every combination of the values to choose from; one unnamed if there is nothing to choose."""
-    names = list(model.choose)
-    combinations = itertools.product(*(model.choose[name] for name in names))
-    return [
-        (",".join(f"{name}={value}" for name, value in zip(names, values, strict=True)),
-         {**model.options, **dict(zip(names, values, strict=True))})
-        for values in combinations
-    ]  # fmt: skip
-
-
-def _check_folders(name: str, keys: Sequence[str], path: Path) -> None:
-    """Refuse names that are no folder of their own below `--out`: elsewhere, another model's, or the report's."""
-    if name.startswith(".") or any(each in "/\\" or not each.isprintable() for each in name):
-        hint = "Give a `name` without slashes that does not start with a point"
-        raise SpecError(f"the experiment's folder cannot be called '{printable(name)}'", where=path, hint=hint)
-    taken = {own: f"the experiment's folder '{own}'" for own in _OWN_FOLDERS}
-    for key in keys:
-        folder = _folder(key).casefold()  # there are file systems that do not tell a from A
-        if folder.startswith("."):
-            hint = "Give a `label` that starts with a letter or a digit"
-            raise SpecError(f"a model's folder cannot be called '{printable(key)}'", where=path, hint=hint)
-        if folder in taken:
-            what = f"the runs of model '{printable(key)}' would lie in {taken[folder]}"
-            raise SpecError(what, where=path, hint="Give it another `label`")
-        taken[folder] = f"the folder of model '{printable(key)}'"
-
-
-def _folder(key: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_.=,() " else "_" for c in key)

@@ -64,10 +64,13 @@ def write_cohort(
 
 
 def keep_or_make(store: BagStore, slide_id: str, made_of: object, make: Callable[[], Bag]) -> None:
-    """Make a bag and save it, unless the one that is there was made of the same: else its label would be another's."""
-    known = files.sha256_bytes(canonical_json(made_of))
-    if slide_id not in store or store.record(slide_id).details.get("made_of") != known:
-        store.save(make(), {"made_of": known})
+    """Make a bag and save it, unless there is one that does not say it was made of something else.
+
+    Under the label of another cohort a bag would teach what is not so.
+    """
+    ours = files.sha256_bytes(canonical_json(made_of))
+    if slide_id not in store or store.record(slide_id).details.get("made_of", ours) != ours:
+        store.save(make(), {"made_of": ours})
 
 
 def _bag(slide_id: str, kind: Kind, severity: float, recipe: BagRecipe, seed: int) -> Bag:

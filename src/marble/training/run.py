@@ -11,7 +11,7 @@ from pydantic import Field
 
 from marble import files, storage
 from marble.bags.store import BagStore
-from marble.errors import MarbleError
+from marble.errors import MarbleError, RunError
 from marble.models import BagModel
 from marble.specs import Spec
 from marble.training.evaluate import answered, calibrated, predict_cases
@@ -67,7 +67,18 @@ def execute(planned: PlannedRun, progress: Progress | None = None) -> dict[str, 
         return read_run(root)
     model = fit(planned.job, root, progress, planned.allow_drift, planned.track, planned.device)
     test = HeldOut.parse(files.read_json(storage.location(planned.test)), where=planned.test)
+    _refuse_seen(planned, test)
     return _evaluate(planned, root, model, test)
+
+
+def _refuse_seen(planned: PlannedRun, test: HeldOut) -> None:
+    """Whatever made the file of the held-out patients: a patient that the fit has seen is not tested."""
+    seen = {case.case_id for case in (*planned.job.train, *planned.job.val)}
+    both = sorted(seen & {case.case_id for case in test.cases})
+    if both:
+        what = f"held-out patient '{both[0]}' is in the training or validation of this run"
+        more = f" (and {len(both) - 1} more)" if len(both) > 1 else ""
+        raise RunError(what + more, where=planned.test, hint="Start the experiment again, which writes this file anew")
 
 
 def _is_done(planned: PlannedRun) -> bool:
