@@ -136,8 +136,8 @@ def test_a_budget_chosen_on_few_cases_is_called_a_guess(world: World) -> None:
         (0.33, False),
         (1.0, False),
     ):
-        said = Predictor(world.run, routed=True, budget=budget).answer(bag).warnings
-        assert (f"routed: {record['caution']}" in said) == told
+        warned = Predictor(world.run, routed=True, budget=budget).answer(bag).warnings
+        assert (f"routed: {record['caution']}" in warned) == told
 
 
 def test_heatmaps_have_a_picture_for_each_level(world: World, tmp_path: Path) -> None:
