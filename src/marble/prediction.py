@@ -149,6 +149,8 @@ class Predictor:
             yield f"not made like the training bags: {error.what}"
         if membership.warning is not None:
             yield membership.warning
+        if self.routing is not None and self.routing.caution is not None:
+            yield f"routed: {self.routing.caution}"
 
 
 @dataclass(frozen=True)

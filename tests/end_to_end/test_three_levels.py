@@ -134,6 +134,15 @@ def test_a_budget_chosen_on_few_cases_is_called_a_guess(world: World) -> None:
     said = _marble("route", world.run, "--bags", world.store.root, "--tolerance", "0.05", "--budgets", "0.25,0.5")
     assert f"caution: {record['caution']}" in said.output
     assert json.loads((world.run / "routing.json").read_text()) == record
+    bag = world.store.load("P01")
+    for budget, told in (
+        (None, record["budget"] < 1),
+        (record["budget"], record["budget"] < 1),
+        (0.33, False),
+        (1.0, False),
+    ):
+        warned = Predictor(world.run, routed=True, budget=budget).answer(bag).warnings
+        assert (f"routed: {record['caution']}" in warned) == told
 
 
 def test_heatmaps_have_a_picture_for_each_level(world: World, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if code == STOPPED:  # typer ends a Ctrl-C silently that comes while it reads the arguments
             raise Stopped
     except (Exception, KeyboardInterrupt) as error:
-        line, code = outcome_of(_stopped(error) if isinstance(error, KeyboardInterrupt) else error)
+        line, code = outcome_of(_stopped(error) if isinstance(error, KeyboardInterrupt) else error, verb)
         if wants_traceback():
             import traceback
 

@@ -44,7 +44,7 @@ def import_(
             paths.existing(Path(text.partition(":")[2]), "folder of features")
     paths.output_folder(store, "--store")
     if audit is not None:
-        paths.output_file(audit, "--audit")
+        paths.own_table(audit, "slide_id,level,", "--audit")
     from marble.compute import Executor, Processes
     from marble.interchange import ImportSpec, import_levels
 

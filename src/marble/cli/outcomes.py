@@ -51,13 +51,18 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM takes the way of Ctrl-C, so that workers are stopped and nothing is left half written."""
 
 
-def outcome_of(error: BaseException) -> tuple[str, int]:
+#: verbs that write at their end: what they had done is not taken up by the same command
+BEGIN_ANEW = frozenset({"predict", "heatmap", "report"})
+
+
+def outcome_of(error: BaseException, verb: str | None = None) -> tuple[str, int]:
     """One line for the user, and the exit code."""
     if isinstance(error, MarbleError):
         return f"error: {storage.shown(_one_line(error))}", UNUSABLE
     if isinstance(error, Stopped):
         kept = f"; {error.kept}" if error.kept else ""
-        return f"stopped{kept}; start the same command again to go on", error.code
+        rest = "the same command begins anew" if verb in BEGIN_ANEW else "start the same command again to go on"
+        return f"stopped{kept}; {rest}", error.code
     if is_usage(error):
         return _usage(error), UNUSABLE
     if is_out_of_memory(error):

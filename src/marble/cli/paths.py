@@ -73,6 +73,18 @@ def output_file(path: Path, option: str = "--out") -> Path:
     return path
 
 
+def own_table(path: Path, columns: str, option: str = "--out") -> Path:
+    """A table that can be made, or replaced where the one that is there begins with `columns`, as ours do."""
+    output_file(path, option)
+    storage.pull(path)
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as there:
+            if there.read(len(columns)).decode(errors="replace") != columns:
+                what = f"this file is there already, and none of those that begin with '{columns}'"
+                raise InputError(what, where=path, hint=f"Choose another {option}, or remove it first")
+    return path
+
+
 def _writable(folder: Path, option: str) -> None:
     """Whether `folder`, or what of it is there already, can be written into."""
     home = folder.absolute()

@@ -71,7 +71,7 @@ def predict(
         raise InputError("no such slide, bag or store", where=sources[0] if pseudonyms is None else "SOURCES")
     written(pseudonyms)
     if out is not None:
-        paths.output_file(out)
+        paths.own_table(out, "slide_id,part,")
     from marble import files
     from marble.asking import Panel, ask_all, ask_here
     from marble.compute import Processes

@@ -16,6 +16,7 @@ from marble.interchange.hdf5 import Array
 CoordinateUnit = Literal["px", "um"]
 Anchor = Literal["top-left", "centre"]
 LIMIT = 2**31
+CONTRADICTION = 1.4  # magnifications are steps of 2; pixel sizes lie within 15 % of theirs, rarely within 25 %
 NO_PLACES: Array = np.empty((0, 2))
 
 
@@ -110,6 +111,8 @@ def checked(tiles: Tiles, hints: LevelHints, path: Path) -> Tiles:
             where=path,
             hint="Give every folder with its own magnification, for example --level 10:FOLDER",
         )
+    if hints.extent is None:
+        _check_attributes(tiles, path)
     tiles = replace(
         tiles,
         features=features,
@@ -141,6 +144,22 @@ def in_pixels(tiles: Tiles) -> Tiles:
         return tiles
     mpp = tiles.slide_mpp
     return replace(tiles, unit="px", xy=np.round(tiles.xy / mpp), extent=float(round(tiles.extent / mpp)))
+
+
+def _check_attributes(tiles: Tiles, path: Path) -> None:
+    """Refuse a side that is not the tile's pixels at its magnification: scans are measured, so it need not be exact."""
+    known = (tiles.extent, tiles.tile_px, tiles.magnification, tiles.slide_magnification)
+    if tiles.unit != "px" or None in known:
+        return
+    extent, tile_px, magnification, scan = (float(one or 0) for one in known)
+    side = tile_px * scan / magnification
+    if not 1 / CONTRADICTION < extent / side < CONTRADICTION:
+        raise BagError(
+            f"the file contradicts itself: a tile's side is {extent:g} pixels of the scan, but {tile_px:g} pixels at "
+            f"{magnification:g}x of a {scan:g}x scan are {side:g}",
+            where=path,
+            hint="Say the side with --extents, one per level, if you know which of them is right",
+        )
 
 
 def _side(tiles: Tiles, xy: Floats, path: Path) -> float:

@@ -49,6 +49,12 @@ class Routing:
     budget: float
     record: dict[str, Any]
 
+    @property
+    def caution(self) -> str | None:
+        """Why the share that is sealed may not be enough, where it is that one that is used."""
+        sealed = self.budget == self.record["budget"] < 1
+        return self.record.get("caution") if sealed else None
+
     @staticmethod
     def open(run: RunFolder, model: BagModel, budget: float | None = None) -> Routing:
         """The sealed router of a run; with the budget chosen on validation unless another is given."""
