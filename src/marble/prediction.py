@@ -107,8 +107,7 @@ class Predictor:
         bag = bag_of(bag)
         self._refuse_other_encoder(bag)
         seen = self.looked_at(bag) if seen is None else seen
-        with torch_threads(self.threads):
-            prediction = infer(self.model, seen, self.orders)
+        prediction = self._inferred(seen)
         calibration = self.run.calibration
         readout = self.task.readout(prediction.logits, calibration)
         decision = self.task.decide(readout, calibration)
@@ -123,6 +122,18 @@ class Predictor:
             self.task.curve(readout, calibration),
             None if self.routing is None else len(seen.finest),
         )
+
+    def _inferred(self, seen: Bag) -> Prediction:
+        """The model's answer; of a bag it cannot read because of its levels, what a run's user can do about it."""
+        try:
+            with torch_threads(self.threads):
+                return infer(self.model, seen, self.orders)
+        except BagError as error:
+            trained = len(self.run.provenance.levels)
+            if trained in (0, seen.depth):  # 0: bags that do not say how they were made
+                raise
+            hint = f"Give the slide itself, or a bag of {trained} levels, as the run was trained on"
+            raise BagError(error.what, where=seen.slide_id, hint=hint) from None
 
     def _refuse_other_encoder(self, bag: Bag) -> None:
         """Tokens of another network mean nothing to the model, even where they are as wide.

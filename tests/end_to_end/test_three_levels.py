@@ -326,6 +326,22 @@ def test_what_cannot_be_routed_is_said_in_one_line(world: World, tmp_path: Path)
         assert says in str(said.exception)
 
 
+def test_bags_of_other_levels_are_refused_in_words_of_a_run(world: World, tmp_path: Path) -> None:
+    """A prediction advised to build another model, and a router was learned on any lattice."""
+    lattice = ("--magnifications", "5,20", "--tile-px", "64", "--encoder", "colour")
+    _ok("extract", world.slide(0), world.slide(1), "--store", tmp_path, *lattice)
+    asked = _marble("predict", world.run, tmp_path, "--allow-training-slides")
+    assert asked.exit_code == 1
+    hint = "Give the slide itself, or a bag of 3 levels, as the run was trained on"
+    assert f"the bag has 2 levels, the model was built for 3. {hint}" in " ".join(asked.output.split())
+    before = (world.run / "routing.json").read_bytes()
+    refused = _marble("route", world.run, "--bags", tmp_path)
+    assert isinstance(refused.exception, MarbleError)
+    assert "not made like the training bags" in str(refused.exception)
+    assert "Give the store that the run was trained on" in str(refused.exception)
+    assert (world.run / "routing.json").read_bytes() == before
+
+
 def test_of_a_folder_of_stores_a_verb_takes_the_one_like_the_runs_own(world: World, tmp_path: Path) -> None:
     run, stores = tmp_path / "run", tmp_path / "bags"
     shutil.copytree(world.run, run)

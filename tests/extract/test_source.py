@@ -93,3 +93,24 @@ def test_an_expected_hash_is_compared_before_anything_else(tmp_path: Path) -> No
         source_of(path, expect="0" * 64)
     with pytest.raises(InputError, match="cannot be read"):
         source_of(tmp_path / "gone.svs")
+
+
+def test_linked_folders_are_looked_into_once(tmp_path: Path) -> None:
+    """Slides behind a link to a folder were left out without a word."""
+    for place in ("study/own", "archive/siteA", "archive/siteB"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / f"{Path(place).name}.svs").write_bytes(b"x")
+    study = tmp_path / "study"
+    (study / "a").symlink_to(tmp_path / "archive")
+    (study / "b").symlink_to(tmp_path / "archive" / "siteA")
+    (study / "again").symlink_to(study / "own")  # known by its own name
+    (tmp_path / "archive" / "round").symlink_to(study)  # leads back to where it started
+    assert [str(path.relative_to(study)) for path in find_slides([study])] == [
+        "a/siteA/siteA.svs",
+        "a/siteB/siteB.svs",
+        "own/own.svs",
+    ]
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "notes").symlink_to(tmp_path / "study" / "own")
+    assert [path.name for path in find_slides([linked])] == ["own.svs"]

@@ -75,7 +75,7 @@ def plan(
 
 def _each(slide: SlideCost) -> str:
     return (
-        f"{slide.slide_bytes / 2**20:,.0f} MiB in {slide.reads:,.0f} reads, {slide.open_s:.2g} s to find tissue, "
+        f"{terminal.size(slide.slide_bytes)} in {slide.reads:,.0f} reads, {slide.open_s:.2g} s to find tissue, "
         f"{slide.read_s:.3g} s to decode and {slide.encode_s:.3g} s to encode, on one core here"
     )
 

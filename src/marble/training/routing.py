@@ -100,6 +100,7 @@ def calibrate(
         raise InputError(f"tolerance must not be negative, nor infinite, got {tolerance:g}", hint="For example 0.01")
     for budget in budgets:
         check_budget(budget)
+    _refuse_other_bags(run, store)
     model, orders = run.model(), int(run.record["orders"])
     train, val = _slides_to_learn_from(run, store), _validation_cases(run)
     router = distil(model, (store.load(slide) for slide in train), orders, seed)
@@ -188,6 +189,21 @@ def _scored(
     if isinstance(metric, Undefined):
         raise RunError(f"validation {task.select_by} is {metric}, so no budget can be chosen", where=run.folder)
     return {"budget": float(budget), "share": used / there, "metric": float(metric)}
+
+
+def _refuse_other_bags(run: RunFolder, store: BagStore) -> None:
+    """A share of fine tiles holds for the lattice it was measured on.
+
+    Of what other tools made the settings are not known, so only bags of one source can be compared.
+    """
+    ours, theirs = run.provenance, store.common()
+    if ours.recipe()["source"] != theirs.recipe()["source"]:
+        return
+    try:
+        theirs.require_same_recipe(ours, where=store.root, against="the training bags")
+    except BagError as error:
+        hint = "Give the store that the run was trained on"
+        raise BagError(f"not made like the training bags: {error.what}", where=store.root, hint=hint) from None
 
 
 def _slides_to_learn_from(run: RunFolder, store: BagStore) -> list[str]:
