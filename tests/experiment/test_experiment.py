@@ -123,8 +123,8 @@ def test_no_name_leads_out_of_the_folder_or_into_anothers(
             '{ name = "mean", choose = { hidden = [8, 16] } }, { name = "mean", hidden = 8, label = "mean hidden=8" }',
             "the runs of model 'mean hidden=8' would lie in the folder of model 'mean hidden=8'",
         ),
-        ('{ name = "mean", choose = { hidden = [8, 8] } }', "the runs of model 'mean hidden=8' would lie in"),
-        ('{ name = "mean", choose = { hidden = [] } }', "model 'mean' has nothing to choose `hidden` from"),
+        ('{ name = "mean", choose = { hidden = [8, 8] } }', "choose.hidden of 'mean' has 8 twice"),
+        ('{ name = "mean", choose = { hidden = [] } }', "choose.hidden of 'mean' has no value to train"),
     ],
 )
 def test_every_value_to_choose_from_has_a_folder_of_its_own(tmp_path: Path, models: str, said: str) -> None:

@@ -39,9 +39,6 @@ def check_folders(name: str, models: Sequence[ModelSpec], path: Path) -> None:
         raise SpecError(f"the experiment's folder cannot be called '{printable(name)}'", where=path, hint=hint)
     taken = {own: f"the experiment's folder '{own}'" for own in OWN_FOLDERS}
     for model in models:
-        if empty := [key for key, values in model.choose.items() if not values]:
-            what = f"model '{printable(model.key)}' has nothing to choose `{printable(empty[0])}` from"
-            raise SpecError(what, where=path, hint="Give it values, or leave it out")
         for variant, _ in variants(model):
             folder = folder_of(model, variant).casefold()  # there are file systems that do not tell a from A
             called = printable(_called(model, variant))
