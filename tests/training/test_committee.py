@@ -56,6 +56,9 @@ def test_members_are_the_fits_of_their_seeds_and_say_their_mean(tmp_path: Path, 
         torch.testing.assert_close(together.attention, torch.stack([one.attention for one in said]).mean(0))
         assert len({float(one.logits[0]) for one in said}) == 3
     assert committee.parameter_count() == 3 * first.parameter_count()
+    done = files.read_json(tmp_path / "fit" / "fit.json")
+    assert (done["best_epoch"], done["epochs"]) == (2, 2)
+    assert (tmp_path / "fit" / "history.csv").read_text().splitlines()[1].startswith("2,")
 
 
 def test_members_differ_in_their_seed_alone(tmp_path: Path) -> None:

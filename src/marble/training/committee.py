@@ -37,11 +37,12 @@ def fit_members(
     criterion = task.criterion(targets, patients)
     metrics, val_loss = validate(committee, BagStore(job.store), job.val, task, criterion, job.val_orders)
     losses = [_train_loss(folder, one["best_epoch"]) for folder, one in zip(folders, done, strict=True)]
-    row = history_row(1, sum(losses) / len(losses), metrics, val_loss) | {"best": True}
+    best = max(one["best_epoch"] for one in done)
+    row = history_row(best, sum(losses) / len(losses), metrics, val_loss) | {"best": True}
     return FitResult(
         tensors=committee.state_dict(),
         epochs=max(one["epochs"] for one in done),
-        best_epoch=1,
+        best_epoch=best,
         history=[row],
         notes=[f"the mean of {len(done)} networks that differ in their seed", *done[0]["notes"], *_note(share)],
         seconds=sum(one["seconds"] for one in done),

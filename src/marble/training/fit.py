@@ -125,7 +125,7 @@ def _record_start(root: Path, job: FitJob, device: str, allow_drift: bool) -> No
 def _publish_result(root: Path, job: FitJob, task: Task, model: BagModel, result: FitResult) -> None:
     data = to_bytes(result.tensors, {"model": job.model, "options": job.options, "dim": job.dim})
     files.publish(root / "model.safetensors", data)
-    chosen = result.history[result.best_epoch - 1]
+    chosen = next(row for row in result.history if row["epoch"] == result.best_epoch)
     files.publish_json(
         root / "fit.json",
         {
