@@ -11,6 +11,7 @@ from marble.bags.store import BagStore, forget
 from marble.errors import InputError, IntegrityError, MarbleError
 from marble.training import routing
 from marble.training.results import find_runs, read_predictions, read_run
+from marble.walking import named
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Verdict:
 def verify_path(target: str | Path) -> Verdict:
     """Check a store, a folder of stores, a run or a folder of runs; whatever is found there."""
     root = Path(target)
-    stores = sorted({path.parent for name in ("store.json", "extract.toml") for path in root.rglob(name)})
+    stores = sorted({path.parent for name in ("store.json", "extract.toml") for path in named(root, name)})
     runs = find_runs(root)
     if not stores and not runs:
         raise InputError("neither a store of bags nor a run", where=root, hint="Give the folder that holds them")

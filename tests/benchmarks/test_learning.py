@@ -105,6 +105,12 @@ def test_differences_to_the_first_candidate_are_paired_by_cohort_and_seed() -> N
     assert "| other | 0.900 | 0.600 | +0.050, +0.000 | 0.10 |" in recipe.markdown([t for t in tried if t.seed == 1])
 
 
+def test_a_quick_one_keeps_the_strength_that_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MODELS", '[{ name = "mean" }]')
+    found = learning.run(data=data, out=data / "o", quick=True, signals=("fine-only",), strengths=("strong",))
+    assert [table["cohort"] for table in found["tables"]] == ["fine-only-strong"]
+
+
 def test_without_tissue_there_is_one_line() -> None:
     said = CliRunner().invoke(assemble(), ["bench", "learning"])
     assert isinstance(said.exception, InputError)

@@ -87,17 +87,19 @@ def run(
     data: str | Path | None = None,
     out: str | Path | None = None,
     signals: Sequence[Signal] = SIGNALS,
-    strengths: Sequence[Strength] = STRENGTHS,
+    strengths: Sequence[Strength] | None = None,
     seeds: Sequence[int] = SEEDS,
     peers: bool = True,
     executor: Executor | None = None,
 ) -> dict[str, Any]:
     """Compose, train, compare; print a line per model and write all figures to `json_path` if given.
 
-    `peers` also takes the other models of the paper. `quick` takes the middle strength, one seed and no peers.
+    `peers` also takes the other models of the paper. `quick` takes one seed, no peers, and the middle strength unless
+    others are named.
     """
+    strengths = strengths or (("middle",) if quick else STRENGTHS)
     if quick:
-        strengths, seeds, peers = ("middle",), seeds[:1], False
+        seeds, peers = seeds[:1], False
     store, tissue = tissue_of(data)
     root = Path(out or "bench-learning")
     comparisons = [

@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from marble.errors import InputError, IntegrityError, TableError
 from marble.identifiers import SLIDE_EXTENSIONS, IdFrom, slide_id_of
 from marble.slide_files import FileLook, files_of, look_at, series_of, together
 from marble.slides.slide import require_file
+from marble.walking import below
 
 PICTURE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png"})
 #: searched for in folders; pictures are not, since many a scanner leaves some of the label beside its slides
@@ -47,7 +48,7 @@ def slides_in(paths: Iterable[str | Path]) -> list[Path]:
     given = [Path(path) for path in paths]
     if found := find_slides(given):
         return found
-    there = Counter(path.suffix.lower() for one in given for path in _below(one) if _counts(path))
+    there = Counter(path.suffix.lower() for one in given for path in below(one) if _counts(path))
     most = sorted(there.items(), key=lambda kind: (-kind[1], kind[0]))[:_KINDS_NAMED]
     named = ", ".join(f"{count} {suffix or 'without an ending'}" for suffix, count in most)
     pictures = sorted(PICTURE_SUFFIXES & set(there))
@@ -276,28 +277,11 @@ def _manifest_entry(line: str, where: str) -> tuple[str, str]:
 
 def _inside(folder: Path) -> list[Path]:
     candidates = [
-        path for path in _below(folder) if path.suffix.lower() in SLIDE_SUFFIXES and not path.name.startswith(".")
+        path for path in below(folder) if path.suffix.lower() in SLIDE_SUFFIXES and not path.name.startswith(".")
     ]
     holding = {above for path in candidates for above in path.parents}
     # a folder may be named after the slide inside it
     return [path for path in candidates if not (path in holding and path.is_dir())]
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """All there is below a folder, sorted; what links to folders lead to comes last, each folder once, so no loop."""
-    seen: set[str] = set()
-    waiting = [folder]
-    while waiting:
-        found: list[Path] = []
-        for root, folders, names in os.walk(waiting.pop(0)):
-            real = os.path.realpath(root)
-            if real in seen:
-                folders.clear()
-                continue
-            seen.add(real)
-            found += (Path(root, name) for name in (*folders, *names))
-        waiting += sorted(path for path in found if path.is_symlink() and path.is_dir())
-        yield from sorted(found)
 
 
 def _one_of_each_series(paths: Sequence[Path]) -> list[Path]:

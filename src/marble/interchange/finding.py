@@ -16,6 +16,7 @@ from marble.interchange.layouts import read_hdf5
 from marble.interchange.plain import PLAIN_SUFFIXES, read_plain
 from marble.interchange.slideflow import index_of, read_slideflow
 from marble.interchange.tiles import LevelHints, Tiles, checked
+from marble.walking import below
 
 HDF5_SUFFIXES = (".h5", ".hdf5")
 _SUFFIXES = (*HDF5_SUFFIXES, *PLAIN_SUFFIXES, lazyslide.SUFFIX)  # the first that a slide has is taken
@@ -54,7 +55,11 @@ def find_features(folder: Path, encoder: str | None = None) -> Found:
     if direct.files:
         return direct
     inside = _feature_folder(folder, encoder)
-    found = _by_slide(inside.iterdir()) if inside is not None else _by_slide(folder.rglob("*.h5"))
+    found = (
+        _by_slide(inside.iterdir())
+        if inside is not None
+        else _by_slide(path for path in below(folder) if path.suffix == ".h5")
+    )
     if not found.files:
         raise InputError(f"no features here ({', '.join(_SUFFIXES)})", where=folder)
     return found

@@ -24,6 +24,7 @@ from marble.tabular import csv_text
 from marble.targets import Target
 from marble.tasks.base import Task
 from marble.training.evaluate import CasePrediction
+from marble.walking import named
 
 FORMAT = 2
 
@@ -129,7 +130,7 @@ def seal_of(record: Mapping[str, Any]) -> str:
 
 def find_runs(root: str | Path) -> list[Path]:
     """Every finished run below `root`, sorted."""
-    return sorted(path.parent for path in Path(root).rglob("run.json"))
+    return [path.parent for path in named(root, "run.json")]
 
 
 def join_slides(slide_ids: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from marble.training.membership import Members
 from marble.training.results import find_runs, read_run
 from marble.training.run_folder import RunFolder
 from marble.viewer.stored import StoredPrediction, stored_predictions
+from marble.walking import named
 
 __all__ = [
     "ExperimentEntry",
@@ -225,7 +226,7 @@ def build_registry(
     for given in (source, slides, store):
         if given is not None and not given.exists():
             raise InputError("no such folder", where=given)
-    held = [path.parent for root in (source, store) if root for path in sorted(root.rglob("store.json"))]
+    held = [path.parent for root in (source, store) if root for path in named(root, "store.json")]
     stores = [BagStore(one) for one in {one.resolve(): one for one in held}.values()]  # one may lie within the other
     folders = find_runs(source)
     if not stores and not folders:
