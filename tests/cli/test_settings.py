@@ -149,6 +149,7 @@ recipe = "common"
 standardise = true
 linear_term = true
 share_folds = 2
+members = 2
 optimizer = "lookahead-adam"
 lr = 1e-3
 betas = [0.8, 0.9]
