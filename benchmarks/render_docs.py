@@ -30,9 +30,10 @@ NOT_MEASURED = """\
 CUDA, MPS and the `mamba_ssm` kernels: no such machine was at hand;
 [On a GPU](../how-to/gpu.md) says what was checked.
 
-The tables of the model and of torchmil are of one kind of quiet machine with AVX-512 (the times of 256 to 8,192 tokens
-were taken a day after the memory, growth and larger sizes, on code that multiplies by whole halves of phi); those of
-mixers, of every model, of an epoch, of extraction and of workers are older, of a machine with AVX2. On the newer one,
+The tables are of one kind of quiet machine with AVX-512, but for those of mixers and of every model, which are older,
+of a machine with AVX2. The model's times of 256 to 8,192 tokens were taken a day after its memory, growth and larger
+sizes, on code that multiplies by whole halves of phi, which has not changed since; torchmil, an epoch, extraction and
+workers are of commit dc1ee0e. On the newer machine,
 with freed memory kept, MambaMIL takes 1.36 of its products in a prediction on 16,384 tokens and 1.48 in a training
 step, SRMambaMIL 1.67 and 2.13 (3 turns; at most 2 was aimed at). Since, SRMambaMIL's branches share one gate: a step
 takes 1.71 of its products (3 turns, two threads, quiet)."""
